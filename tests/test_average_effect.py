@@ -143,7 +143,6 @@ def test_what_may_be_left_out_widens_intervals() -> None:
     y = x + 0.25 * x**2 + u + e
     model, linear = (NPIV(min_gain=gain, random_state=0).fit(y, x, instruments=w) for gain in (8.0, np.inf))
     function = model.fitted_.function
-    assert 0.0 <= function.gains["curve"] < 8.0
     assert 0.5 < function.probabilities["curve"] <= 1.0
     wide, narrow = (one.ate_interval(t0=0.0, t1=2.0, method="usual") for one in (model, linear))
     assert wide.upper - wide.lower > 1.2 * (narrow.upper - narrow.lower)
@@ -159,7 +158,6 @@ def test_a_slight_curve_is_held_where_a_line_misses_it() -> None:
     y = x + 0.12 * x**2 + u + e
     model, linear = (NPIV(min_gain=gain, random_state=0).fit(y, x, instruments=w) for gain in (8.0, np.inf))
     function = model.fitted_.function
-    assert 0.0 < function.gains["curve"] < 8.0
     assert function.probabilities["curve"] > 0.95
     held, missed = (one.ate_interval(t0=-1.0, t1=2.0) for one in (model, linear))
     truth = 3.0 + 0.12 * 3.0

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lapack, qr, solve_triangular
 from scipy.sparse import csr_array
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import role_label, setting, warn_user
 from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
@@ -36,10 +36,9 @@ from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
 __all__ = [
     "ROBUST", "Clusters", "Errors", "ErrorsName", "LinearFit", "check_clusters", "cluster_sums",
     "coefficient_covariance", "covariance_root", "errors_of", "fit_linear", "left_out_changes", "left_out_score",
-    "mended", "score_covariance", "tell_mended",
+    "mended", "score_covariance",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 ErrorsName = Literal["classical", "robust", "clustered"]
 
 _FEW_CLUSTERS = 20
@@ -49,7 +48,7 @@ _MAX_JACKKNIFE = 50
 # A column that others determine has less than this share of its length left.
 _REDUNDANT = 1e-10
 # Of a cluster that leaves less than this of a direction to the others, nothing is known without it.
-_ALONE = 1e-9
+_NEGLIGIBLE = 1e-9
 
 
 class Clusters(NamedTuple):
@@ -62,7 +61,7 @@ class Clusters(NamedTuple):
         jackknife: whether its part of the covariance is the jackknife's (CR3) rather than CR1.
     """
 
-    codes: NDArray[np.int64]
+    codes: Integers
     n_clusters: int
     sign: float
     jackknife: bool
@@ -151,7 +150,7 @@ def check_clusters(data: IVData) -> None:
             )
 
 
-def cluster_sums(scores: Floats, codes: NDArray[np.int64], count: int) -> Floats:
+def cluster_sums(scores: Floats, codes: Integers, count: int) -> Floats:
     """Sums of rows `(n, p)` over clusters, `(count, p)`."""
     entries = (np.ones(len(scores)), (codes, np.arange(len(scores))))
     return csr_array(entries, shape=(count, len(scores))) @ scores
@@ -191,8 +190,8 @@ def coefficient_covariance(
     regressors: Floats,
     basis: Floats | None = None,
     wanted: Floats | None = None,
-) -> tuple[Floats, bool]:
-    """The covariance of the coefficients of orthonormal columns, and whether it had to be mended.
+) -> Floats:
+    """The covariance of the coefficients of orthonormal columns.
 
     Args:
         errors: what is assumed of them.
@@ -203,34 +202,31 @@ def coefficient_covariance(
     """
     k = columns.shape[1]
     if errors.classical:
-        return np.eye(k) * (float(residuals @ residuals) / max(len(columns) - n_parameters, 1)), False
+        return np.eye(k) * (residuals @ residuals / max(len(columns) - n_parameters, 1))
 
     def left_out(way: Clusters) -> Floats:
         return left_out_changes(way, regressors, residuals, basis, wanted)[:, -k:]
 
-    total = score_covariance(errors, columns * residuals[:, None], n_parameters, left_out)
-    return mended(total) if len(errors.ways) > 1 else (total, False)
+    return mended(errors, score_covariance(errors, columns * residuals[:, None], n_parameters, left_out))
 
 
-def mended(matrix: Floats) -> tuple[Floats, bool]:
-    """The matrix without its negative eigenvalues, which a difference of covariances may have."""
-    values, vectors = np.linalg.eigh(matrix)
-    if values[0] >= -1e-12 * max(values[-1], 0.0):
-        return matrix, False
-    return (vectors * np.maximum(values, 0.0)) @ vectors.T, True
-
-
-def tell_mended() -> None:
-    """Tell of a covariance that was mended.
+def mended(errors: Errors, matrix: Floats) -> Floats:
+    """A covariance without negative eigenvalues, which the difference of those of two-way clusters may have.
 
     Warns:
-        FitWarning: that it was.
+        FitWarning: that it had some.
     """
+    if len(errors.ways) < 2:
+        return matrix
+    values, vectors = np.linalg.eigh(matrix)
+    if values[0] >= -1e-12 * max(values[-1], 0.0):
+        return matrix
     warn_user(
         "the covariance of two-way clusters was not positive; its negative eigenvalues are set to 0, and some standard "
         "errors may be too small. Cluster one way to compare.",
         FitWarning,
     )
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
 class LinearFit(NamedTuple):
@@ -239,13 +235,11 @@ class LinearFit(NamedTuple):
     Attributes:
         coefficients, covariance: of the regressors, `(k,)` and `(k, k)`.
         dof: degrees of freedom of the covariance.
-        mended: whether negative eigenvalues were set to 0 in the covariance of two-way clusters.
     """
 
     coefficients: Floats
     covariance: Floats
     dof: float
-    mended: bool
 
 
 def fit_linear(
@@ -302,13 +296,8 @@ def fit_linear(
     n_parameters, half = len(back) + n_absorbed, back @ inverse
     wanted = half[exogenous.shape[1] :]
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
-    middle, was_mended = coefficient_covariance(errors, effective, residuals, n_parameters, x @ inverse, basis, wanted)
-    return LinearFit(
-        coefficients=back @ beta,
-        covariance=half @ middle @ half.T,
-        dof=errors.dof(len(y) - n_parameters),
-        mended=was_mended,
-    )
+    middle = coefficient_covariance(errors, effective, residuals, n_parameters, x @ inverse, basis, wanted)
+    return LinearFit(back @ beta, half @ middle @ half.T, errors.dof(len(y) - n_parameters))
 
 
 def _standard(columns: Floats, share: Floats) -> tuple[Floats, Floats]:
@@ -367,12 +356,12 @@ def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Float
     """The shortest solution of a symmetric system; `wanted` combinations of it have to be determined."""
     try:
         factor = cho_factor(matrix, lower=True)
-        if np.diag(factor[0]).min() ** 2 > _ALONE:
+        if np.diag(factor[0]).min() ** 2 > _NEGLIGIBLE:
             return cho_solve(factor, right)
     except np.linalg.LinAlgError:
         pass
     values, vectors = np.linalg.eigh(matrix)
-    known = values > _ALONE
+    known = values > _NEGLIGIBLE
     if wanted is not None and np.any(np.abs(wanted @ vectors[:, ~known]) > 1e-6):
         raise NotIdentifiedError(
             "groups: without one of the clusters the effect of the treatment is not identified, so that it rests on "
@@ -399,9 +388,9 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
     """
     matrix = np.eye(len(gram)) - gram @ inverse
     factor, pivots, failed = lapack.dgetrf(matrix)
-    if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _ALONE:
+    if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _NEGLIGIBLE:
         return lapack.dgetrs(factor, pivots, score)[0]
-    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_ALONE)[0], np.float64)
+    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_NEGLIGIBLE)[0], np.float64)
 
 
 def covariance_root(covariance: Floats) -> Floats:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.covariance import Errors, errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
@@ -22,7 +23,6 @@ from bgmiv.preprocess.reduction import BlockReduction
 
 __all__ = ["DesignMatrix", "design_matrix"]
 
-Floats = NDArray[np.float64]
 Pieces = Callable[[slice], Floats]
 
 # From these on, in number or as a share of the rows, vector blocks and images are replaced by scores, as in the fits.
@@ -119,11 +119,10 @@ def design_matrix(data: IVData) -> DesignMatrix:
     prepared: dict[str, float] = {}
     within = Within.of(data.schema, data.covariates, data.weights)
     if within:
-        prepared |= {"absorbed": float(len(within.names)), "absorbed_levels": float(sum(within.sizes))}
+        prepared |= {"absorbed": len(within.names), "absorbed_levels": sum(within.sizes)}
     exogenous = _exogenous(data, within, share, prepared)
-    treatment = data.schema.treatment.columns(data.treatment)
     w, w_scale = _standard(data.instruments, share)
-    x, x_scale = _standard(treatment if treatment.shape[1] == 1 else treatment[:, 1:], share)
+    x, x_scale = _standard(data.schema.treatment.regressors(data.treatment), share)
     y, y_scale = _standard(np.column_stack([part.outcome for part in data.outcome_parts()]), share)
     net: Callable[[Floats], Floats] = within.residual
     w, x, y = net(w), net(x), net(y)
@@ -141,7 +140,7 @@ def design_matrix(data: IVData) -> DesignMatrix:
     dropped = [repr(name) for name in data.schema.instruments if name not in names]
     n_groups = np.inf if data.groups is None else len(np.unique(data.groups))
     if n_groups < max(3, data.instruments.shape[1] + 2) and data.covariance in ("auto", "cluster"):
-        prepared["groups_ignored"] = float(n_groups)
+        prepared["groups_ignored"] = n_groups
         data = replace(data, covariance="robust")
     if n > _MAX_FULL or n * n_exogenous > _MAX_ENTRIES:
         # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
@@ -202,14 +201,14 @@ def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, 
         if reduced:
             scores = sum(reduction.projections[name].n_components for name in reduced)
             wide = sum(block.width for block in data.schema.blocks if block.name in reduced)
-            prepared |= {"covariate_columns": float(wide), "components": float(scores)}
+            prepared |= {"covariate_columns": wide, "components": scores}
             data = reduction.apply(data)
     kept = ordinary_columns(data.schema, within.names)
     chosen: Any = kept if len(kept) < data.schema.n_covariates else slice(None)
-    centre, scale = _moments(lambda rows: np.asarray(data.covariates[rows, chosen], np.float64), share)
+    centre, scale = _moments(lambda rows: data.covariates[rows, chosen].astype(np.float64), share)
 
     def standard(rows: Any) -> Floats:
-        return (np.asarray(data.covariates[rows, chosen], np.float64) - centre) / scale
+        return (data.covariates[rows, chosen].astype(np.float64) - centre) / scale
 
     net = within.net(lambda rows: [standard(rows)])
     few = _factor(lambda rows: net(rows)[0], share)
@@ -217,13 +216,13 @@ def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, 
     most = min(_MAX_COLUMNS, _MAX_SHARE * n) if pixels else _MAX_CARRIED * (n - within.dof())
     if len(kept) > most:
         directions = _components(few, min(_MAX_COMPONENTS, max(n // 10, 1)))
-        prepared |= {"covariate_columns": float(len(kept)), "components": float(directions.shape[1])}
+        prepared |= {"covariate_columns": len(kept), "components": directions.shape[1]}
         return lambda rows: np.insert(net(rows)[0] @ directions, 0, 1.0, axis=1)
     if len(kept) > _MAX_SHARE * (n - within.dof()):
-        prepared["many_covariates"] = float(len(kept))
+        prepared["many_covariates"] = len(kept)
     independent = _independent(few)
     if len(independent) < len(kept):
-        prepared["redundant_covariates"] = float(len(kept) - len(independent))
+        prepared["redundant_covariates"] = len(kept) - len(independent)
     return lambda rows: np.insert(net(rows)[0][:, independent], 0, 1.0, axis=1)
 
 
@@ -237,16 +236,16 @@ def _factor(columns: Pieces, share: Floats) -> Floats:
     for rows in _pieces(len(share)):
         weighted = columns(rows) * np.sqrt(share[rows])[:, None]
         both = weighted if factor is None else np.vstack([factor, weighted])
-        factor = np.asarray(np.linalg.qr(both, mode="r"), np.float64) if len(both) > both.shape[1] else both
+        factor = np.linalg.qr(both)[1] if len(both) > both.shape[1] else both
     return np.zeros((0, 0)) if factor is None else factor
 
 
 def _moments(columns: Pieces, share: Floats) -> tuple[Floats, Floats]:
     """Means and standard deviations; 1 in the place of the deviation of a constant."""
-    centre = sum(share[rows] @ columns(rows) for rows in _pieces(len(share)))
+    centre: Any = sum(share[rows] @ columns(rows) for rows in _pieces(len(share)))
     scale = np.sqrt(sum(share[rows] @ (columns(rows) - centre) ** 2 for rows in _pieces(len(share))))
-    constant = scale <= 1e-12 * np.maximum(np.abs(centre), np.finfo(float).tiny)
-    return np.asarray(centre, np.float64), np.where(constant, 1.0, scale)
+    constant = scale <= 1e-12 * np.maximum(np.abs(centre), TINY)
+    return centre, np.where(constant, 1.0, scale)
 
 
 def _standard(columns: NDArray[np.floating], share: Floats) -> tuple[Floats, Floats]:
@@ -263,7 +262,7 @@ def _components(columns: Floats, max_components: int) -> Floats:
     return (directions[:count] / lengths[:count, None]).T
 
 
-def _independent(columns: Floats) -> NDArray[np.int64]:
+def _independent(columns: Floats) -> Integers:
     """Positions of columns none of which the others determine, in order; columns have length 1 at most."""
     if not columns.shape[1]:
         return np.zeros(0, np.int64)

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
+from bgmiv.arrays import Booleans, Floats
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows, query_at
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
-from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
-from bgmiv.linear_iv import LinearIV, Pieces, robust_set, scaled, strength_of, union
+from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Interval, Pieces, Source, interval_of
+from bgmiv.linear_iv import LinearIV, robust_set, scaled, strength_of, union
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +142,7 @@ class Average(NamedTuple):
     """
 
     estimate: Estimate
-    inside: NDArray[np.bool_]
+    inside: Booleans
     shares: Floats
 
     @property
@@ -191,7 +191,7 @@ def _rows_left_out(around: Floats, whole: Query) -> Source:
 
 def contrast(estimate: Estimate) -> Estimate:
     """The second of two treatments against the first: g(t1, v) - g(t0, v)."""
-    return estimate.map(lambda values: np.asarray(values[1] - values[0]))
+    return estimate.map(lambda values: values[1] - values[0])
 
 
 def slope_query(fitted: FittedMethod, treatment: Any, covariates: Any, step: float) -> Query:
@@ -261,9 +261,7 @@ def effect_of(
     change = contrast(averages.estimate.map(lambda values: values[list(places)]))
     support = averages.support_of(*places)
     usual = interval_of(change, level, in_support=support, name="average effect")
-    schema = fitted.schema
-    one_effect = schema.treatment.width == schema.outcome.width == 1
-    if own is None or not own.data.schema.instruments or not one_effect:
+    if own is None or not own.data.schema.instruments or not fitted.schema.has_one_effect:
         if method == "robust":
             raise DataError(
                 "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a "
@@ -278,10 +276,10 @@ def effect_of(
     else:
         n, q = own.data.instruments.shape
         dof = min(source.dof for source in change.sources if source.name == "sampling")
-        pieces = fieller_set(change, size, q * float(f_distribution.ppf(level, q, min(dof, n - q))))
+        pieces = fieller_set(change, size, q * f_distribution.ppf(level, q, min(dof, n - q)))
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
-        pieces = union([*pieces, (float(usual.lower), float(usual.upper))])
+        pieces = union([*pieces, *usual.stretches])
     return usual.with_set(pieces)
 
 
@@ -303,7 +301,7 @@ def average_effect_set(fitted: FittedMethod, own: FitRows, estimate: float, size
         level: of the set.
     """
     data, linear = own.data, LinearIV.of(own.data)
-    x, y = (np.asarray(values, np.float64) for values in (data.treatment, data.outcome))
+    x, y = (values.astype(np.float64) for values in (data.treatment, data.outcome))
     line = fitted.at(Query(data.treatment[None], own.rows))[0] - estimate / size * x
     return scaled(linear.anderson_rubin_set(level, outcome=(y - line)[linear.design.rows]), size)
 
@@ -325,7 +323,7 @@ def fieller_set(change: Estimate, size: float, critical: float) -> Pieces:
     """
     factors = {source.name: source.factors for source in change.sources}
     estimate, sampling, strength = float(change.values), factors["sampling"], factors[STRENGTH] / size
-    error = float(np.sum(sampling**2) + np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2))
+    error = np.sum(sampling**2) + np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2)
     # Of the distance from the estimate, in standard errors.
     unit, one = np.sqrt(error) or 1.0, np.ones((1, 1))
     known = error / unit**2, -np.sum(sampling / unit * strength), np.sum(strength**2)

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Booleans, Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
-from bgmiv.intervals import Floats, Source
+from bgmiv.intervals import Sources
 from bgmiv.linear_iv import Strength
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.support import LinearSupport
 
 __all__ = [
-    "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "MethodConfig", "Networks",
+    "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "Measured", "MethodConfig", "Networks",
     "average_in_parts", "in_parts",
 ]  # fmt: skip
 
@@ -28,6 +28,9 @@ MAX_FACTOR_POINTS = 50_000
 """Factors are many numbers a point: so many points at a time."""
 
 _MAX_FACTOR_ROWS, _MAX_NETWORK_ROWS = 20_000, 500
+
+Measured = float | None
+"""A number, or None where it could not be measured."""
 
 Networks = Literal["trained", "nothing left", "not wanted", "few rows"]
 """Whether a method that may do without networks trained them, or why not."""
@@ -58,7 +61,7 @@ class FitEvidence:
         networks: whether networks were trained, or why not; None for other methods.
         left_for_networks: how much of the outcome's variance may have been left for them, by the check on left-out rows
             (`bgmiv.bgm.network_check`); None where that was not asked.
-        linear: whether a method that can bend found a line: the data support nothing else.
+        linear: whether a method that can fit curves has fitted a line: the data support nothing else.
         moment_p, moment_statistic: of `moment_test` on held-out rows.
         control_error, control_p: the squared error of g that held-out errors show given a control variable, as a share
             of the outcome's variance, and the p-value of there being none (`bgmiv.diagnostics.control`).
@@ -73,37 +76,37 @@ class FitEvidence:
     """
 
     n_held_out: int = 0
-    outcome_explained: float | None = None
-    linear_explained: float | None = None
-    flexible_explained: float | None = None
-    covariates_gain: float | None = None
-    moment_risk: float | None = None
-    linear_moment_risk: float | None = None
-    treatment_moment_risk: float | None = None
-    outcome_gap: float | None = None
-    treatment_gap: float | None = None
-    first_stage_gain: float | None = None
-    disagreement: float | None = None
-    near_floor: float | None = None
-    latent_spread: float | None = None
+    outcome_explained: Measured = None
+    linear_explained: Measured = None
+    flexible_explained: Measured = None
+    covariates_gain: Measured = None
+    moment_risk: Measured = None
+    linear_moment_risk: Measured = None
+    treatment_moment_risk: Measured = None
+    outcome_gap: Measured = None
+    treatment_gap: Measured = None
+    first_stage_gain: Measured = None
+    disagreement: Measured = None
+    near_floor: Measured = None
+    latent_spread: Measured = None
     n_steps: int | None = None
     n_members: int = 1
     n_failed: int = 0
     discrete_outcome: bool = False
-    instrument_f: float | None = None
-    instrument_critical: float | None = None
-    network_weight: float | None = None
+    instrument_f: Measured = None
+    instrument_critical: Measured = None
+    network_weight: Measured = None
     networks: Networks | None = None
-    left_for_networks: float | None = None
+    left_for_networks: Measured = None
     linear: bool = False
     n_penalised: int = 0
-    moment_p: float | None = None
-    moment_statistic: float | None = None
+    moment_p: Measured = None
+    moment_statistic: Measured = None
     visible_shapes: int | None = None
     shapes: int | None = None
-    control_error: float | None = None
-    control_p: float | None = None
-    control_visible: float | None = None
+    control_error: Measured = None
+    control_p: Measured = None
+    control_visible: Measured = None
 
     def with_strength(self, strength: Strength | None) -> FitEvidence:
         """The evidence with the strength of the instruments, where it is known."""
@@ -143,8 +146,8 @@ class FitEvidence:
 class HeldOutPredictions(NamedTuple):
     """g at rows of a fit: their positions in the data, and values `(n,)` or `(n, K)`."""
 
-    rows: NDArray[np.int64]
-    values: NDArray[np.float64]
+    rows: Integers
+    values: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +182,7 @@ class FittedMethod(_WithEvidence, ABC):
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a line although the method could have bent it."""
+        """Whether it is linear although the method could have fitted a curve."""
         return False
 
     @property
@@ -215,11 +218,11 @@ class FittedMethod(_WithEvidence, ABC):
     def at(self, query: Query) -> Floats:
         """g in units of the outcome, `(m, n)`; for an outcome of K > 2 levels `(m, n, K)`, their probabilities."""
 
-    def factors(self, query: Query) -> tuple[Source, ...]:
+    def factors(self, query: Query) -> Sources:
         """Independent sources of uncertainty about `at`, with factors `(k, m, n)` or `(k, m, n, K)`."""
         return ()
 
-    def average_factors(self, query: Query) -> tuple[Source, ...]:
+    def average_factors(self, query: Query) -> Sources:
         """The same of weighted averages of `at` over the rows, with factors `(k, m)` or `(k, m, K)`."""
         return average_in_parts(self.factors, query)
 
@@ -228,7 +231,7 @@ class FittedMethod(_WithEvidence, ABC):
         """How many rows the uncertainty of an average is computed of at most: few where networks are differentiated."""
         return _MAX_NETWORK_ROWS if self.history else _MAX_FACTOR_ROWS
 
-    def in_support(self, query: Query) -> NDArray[np.bool_]:
+    def in_support(self, query: Query) -> Booleans:
         """Where the data show such a treatment at such covariates, `(m, n)`."""
         return self.support.inside(query.treatment, query.rows.covariates)
 
@@ -263,7 +266,7 @@ def in_parts(query: Query, max_rows: int) -> Iterator[tuple[slice, Query]]:
         yield some, query.take(some)
 
 
-def average_in_parts(factors: Callable[[Query], tuple[Source, ...]], query: Query) -> tuple[Source, ...]:
+def average_in_parts(factors: Callable[[Query], Sources], query: Query) -> Sources:
     """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
     shares, parts = query.rows.shares, []
     for some, part in in_parts(query, MAX_FACTOR_POINTS // len(query.treatment)):

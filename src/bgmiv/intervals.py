@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import ncx2, norm
 from scipy.stats import t as student
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.data.files import Tabular
 from bgmiv.errors import ConfigError
 from bgmiv.numerals import percent, robust_set_text
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANDERSON_RUBIN", "BOUND", "NO_INTERVAL", "SMOOTHING", "STRENGTH", "Band", "Estimate", "Floats", "Interval",
-    "Source", "biased_quantile", "check_level", "coefficient_table", "interval_of", "largest_quantile",
+    "Pieces", "Source", "Sources", "biased_quantile", "check_level", "coefficient_table", "interval_of",
+    "largest_quantile",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
+Pieces = tuple[tuple[float, float], ...]
+"""A set of effects: disjoint intervals in increasing order, whose ends may be infinite; it may be empty."""
+
 Band = Literal["pointwise", "uniform"]
 """Intervals that each hold their truth with the level's probability, or a band that holds all of them at once."""
 
@@ -62,11 +66,14 @@ class Source(NamedTuple):
     dof: float
 
 
+Sources = tuple[Source, ...]
+
+
 class Estimate(NamedTuple):
     """A linear function of g's values, and where its uncertainty comes from (nothing, for some methods)."""
 
     values: Floats
-    sources: tuple[Source, ...] = ()
+    sources: Sources = ()
 
     def without(self, *names: str) -> Estimate:
         """Without these sources."""
@@ -123,7 +130,7 @@ class Interval(Tabular):
     name: str = "estimate"
     dof: float | Floats = np.inf
     method: str = "pointwise"
-    pieces: tuple[tuple[float, float], ...] = ()
+    pieces: Pieces = ()
     note: str = ""
     axes: tuple[str, ...] = ()
     levels: tuple[Any, ...] = ()
@@ -140,7 +147,7 @@ class Interval(Tabular):
         return np.sqrt(sum(np.square(part) for part in self.std_errors.values()))
 
     @property
-    def stretches(self) -> tuple[tuple[float, float], ...]:
+    def stretches(self) -> Pieces:
         """The disjoint intervals of one number, in rising order; none where there is no interval, or an empty set."""
         if self.pieces or np.isnan(self.lower):
             return self.pieces
@@ -152,7 +159,7 @@ class Interval(Tabular):
         told = self.method != ANDERSON_RUBIN or len(self.pieces) == 1
         return "" if told else robust_set_text(self.pieces)
 
-    def with_set(self, pieces: tuple[tuple[float, float], ...]) -> Interval:
+    def with_set(self, pieces: Pieces) -> Interval:
         """The same estimate with a set that is robust to weak instruments in the place of its interval."""
         lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
         return replace(self, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
@@ -246,9 +253,8 @@ def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: An
 
 def check_level(level: float) -> None:
     """Refuse a confidence level that is not between 0 and 1."""
-    number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
     # Quantiles are taken at 0.5 + level / 2, which may round to 0.5.
-    if not number or not 0.5 < 0.5 + level / 2.0 < 1.0:
+    if not isinstance(level, int | float | np.number) or not 0.5 < 0.5 + level / 2.0 < 1.0:
         raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
 
 
@@ -266,9 +272,9 @@ def interval_of(
 
     A uniform band has in the place of t the quantile c of the largest of all entries' $|Z| / s$, in draws of a normal Z
     with the covariance of the sources (times Student's quantile over the normal one). Where smoothing has a bias, an
-    average over likely functions is not enough, as pointwise intervals may miss a bend at some points if they hold g at
-    most: the band takes the largest bias B at each point (`BOUND`), Z is of the other sources alone, and c becomes the
-    quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
+    average over likely functions is not enough, as pointwise intervals may miss curvature at some points if they hold g
+    at most: the band takes the largest bias B at each point (`BOUND`), Z is of the other sources alone, and c becomes
+    the quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
 
     The ends of a probability's interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it.
 
@@ -296,8 +302,8 @@ def interval_of(
         deviation = np.sqrt(sum(variances[source.name] for source in chance.sources))
         largest = largest_quantile(np.concatenate([source.factors for source in chance.sources]), deviation, level)
         unit = deviation * (quantile / norm.ppf(0.5 + level / 2.0))
-        bias = np.sqrt(sum(np.sum(np.square(one.factors), axis=0) for one in bounds)) if bounds else 0.0 * unit
-        half = unit * biased_quantile(bias / np.maximum(unit, np.finfo(float).tiny), largest)
+        bias = sum((np.linalg.norm(one.factors, axis=0) for one in bounds), 0.0 * unit)
+        half = unit * biased_quantile(bias / np.maximum(unit, TINY), largest)
     lower, upper = estimate.values - half, estimate.values + half
     if probability:
         lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
@@ -319,10 +325,10 @@ def largest_quantile(factors: Floats, std_error: Floats, level: float) -> float:
         >>> bool(abs(largest_quantile(independent, np.ones(10), 0.95) - 2.80) < 0.1)
         True
     """
-    scaled = (factors / np.maximum(std_error, np.finfo(float).tiny)).reshape(len(factors), -1)
+    scaled = (factors / np.maximum(std_error, TINY)).reshape(len(factors), -1)
     draws = np.random.default_rng(_SEED).normal(size=(_DRAWS, len(factors)))
     largest = np.concatenate([np.abs(part @ scaled).max(axis=1) for part in np.array_split(draws, 50)])
-    return float(np.quantile(largest, level))
+    return np.quantile(largest, level)
 
 
 def biased_quantile(bias: Floats, quantile: float) -> Floats:

@@ -27,31 +27,24 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigvals, eigvalsh, solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2, norm
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.covariance import LinearFit, coefficient_covariance, fit_linear, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.design_matrix import DesignMatrix, design_matrix
 from bgmiv.errors import DataError
-from bgmiv.intervals import check_level
+from bgmiv.intervals import Pieces, check_level
 from bgmiv.numerals import percent
 
 __all__ = [
-    "VERY_WEAK", "FirstStage", "LinearEstimate", "LinearIV", "Pieces", "Strength", "critical_effective_f", "robust_set",
+    "VERY_WEAK", "FirstStage", "LinearEstimate", "LinearIV", "Strength", "critical_effective_f", "robust_set",
     "scaled", "strength_of", "tf_critical_value", "union",
 ]  # fmt: skip
-
-Floats = NDArray[np.float64]
-Pieces = tuple[tuple[float, float], ...]
-"""A set of effects: disjoint intervals in increasing order, whose ends may be infinite; it may be empty."""
-
-EVERY_EFFECT: Pieces = ((-np.inf, np.inf),)
-"""The set of all effects."""
 
 VERY_WEAK = 10.0
 """The old rule of thumb: below this effective F instruments have failed."""
@@ -61,12 +54,12 @@ _STRONG = 104.7
 _NODES, _LITTLE = 100, 1e-10
 # The level for which critical values of the tF procedure are published.
 _TF_LEVEL = 0.95
-# √F and the critical value.
+# √F and the critical value, in turns.
 _TF = np.array([
-    (2.0, 18.66), (2.1, 9.74), (2.2, 7.37), (2.3, 6.18), (2.4, 5.43), (2.5, 4.92), (2.6, 4.54), (2.7, 4.25),
-    (2.8, 4.01), (2.9, 3.82), (3.0, 3.65), (3.2, 3.39), (3.4, 3.19), (3.6, 3.03), (3.8, 2.91), (4.0, 2.8), (4.5, 2.6),
-    (5.0, 2.46), (5.5, 2.35), (6.0, 2.27), (7.0, 2.16), (8.0, 2.08), (9.0, 2.02), (10.3, 1.96),
-])  # fmt: skip
+    2.0, 18.66,  2.1, 9.74,  2.2, 7.37,  2.3, 6.18,  2.4, 5.43,  2.5, 4.92,  2.6, 4.54,  2.7, 4.25,
+    2.8, 4.01,  2.9, 3.82,  3.0, 3.65,  3.2, 3.39,  3.4, 3.19,  3.6, 3.03,  3.8, 2.91,  4.0, 2.8,
+    4.5, 2.6,  5.0, 2.46,  5.5, 2.35,  6.0, 2.27,  7.0, 2.16,  8.0, 2.08,  9.0, 2.02,  10.3, 1.96,
+]).reshape(-1, 2)  # fmt: skip
 
 
 class FirstStage(NamedTuple):
@@ -166,9 +159,9 @@ class LinearEstimate:
     upper: float
     ols: float
     ols_std_error: float
-    robust_set: tuple[tuple[float, float], ...]
+    robust_set: Pieces
     level: float
-    likelihood_ratio_set: tuple[tuple[float, float], ...] = ()
+    likelihood_ratio_set: Pieces = ()
     tf: tuple[float, float] | None = None
 
     def __str__(self) -> str:
@@ -238,11 +231,6 @@ class LinearIV:
         """The number of instruments beyond those that the columns of the treatment need; negative if they lack some."""
         return self.n_instruments - self.treatment.shape[1]
 
-    @property
-    def has_one_effect(self) -> bool:
-        """Whether there is a single linear effect, and it is identified."""
-        return self.surplus >= 0 and self.treatment.shape[1] == self.outcomes.shape[1] == 1
-
     def fit(self, target: Floats, *, use_instruments: bool = True) -> LinearFit:
         """Two-stage least squares, or least squares, of a target on exogenous columns and, last, the treatment."""
         design = self.design
@@ -257,9 +245,9 @@ class LinearIV:
         )
 
     def estimate(self, level: float = 0.95) -> LinearEstimate | None:
-        """The linear effect in units of the data, with its robust sets; None if there is no single one."""
+        """The linear effect in units of the data, with its robust sets; None if there is no single identified one."""
         check_level(level)
-        if not self.has_one_effect:
+        if self.surplus < 0 or not self.treatment.shape[1] == self.outcomes.shape[1] == 1:
             return None
         unit, outcome = self.design.unit, self.design.outcomes[:, 0]
         two_stages, least_squares = self.fit(outcome), self.fit(outcome, use_instruments=False)
@@ -288,7 +276,7 @@ class LinearIV:
         coefficients = self.instruments.T @ target
         # Without a cluster the exogenous columns have other coefficients too.
         both = np.hstack([self._exogenous, self.instruments])
-        covariance, _ = coefficient_covariance(
+        covariance = coefficient_covariance(
             self.design.errors,
             self.instruments,
             target - self.instruments @ coefficients,
@@ -370,19 +358,16 @@ class LinearIV:
         return tuple(map(self._exogeneity, self.outcomes.T)) if self.surplus >= 0 else ()
 
     def _exogeneity(self, outcome: Floats) -> dict[str, float]:
-        x, errors = self.treatment, self.design.errors
+        x, errors = self.treatment, self.design.errors.without_jackknife()
         m = x.shape[1]
         n_parameters = self._exogenous.shape[1] + 2 * m
         left = max(len(outcome) - n_parameters, 1)
         basis = np.linalg.qr(np.hstack([x, x - self.instruments @ (self.instruments.T @ x)]))[0]
         coefficients = basis.T @ outcome
-        own, added = float(outcome @ outcome - np.sum(coefficients[:m] ** 2)), coefficients[m:]
+        own, added = outcome @ outcome - np.sum(coefficients[:m] ** 2), coefficients[m:]
         residuals = outcome - basis @ coefficients
-        rest, gain = float(residuals @ residuals), float(added @ added)
-        if errors.classical:
-            covariance = np.eye(m) * rest / left
-        else:
-            covariance = score_covariance(errors, basis[:, m:] * residuals[:, None], n_parameters)
+        rest, gain = residuals @ residuals, added @ added
+        covariance = coefficient_covariance(errors, basis[:, m:], residuals, n_parameters, basis)
         # Without noise the statistics are divided by zero.
         with np.errstate(divide="ignore", invalid="ignore"):
             wu_hausman, durbin = np.divide(gain / m, rest / left), np.divide(len(outcome) * gain, own)
@@ -412,14 +397,14 @@ class LinearIV:
         """
         q = self.n_instruments
         if q == 0:
-            return EVERY_EFFECT
+            return ((-np.inf, np.inf),)
         y, x, unit = self.outcomes[:, 0], self.treatment[:, 0], self.design.unit
         if outcome is not None:
             root = self.design.root_weights[:, 0]
             y = self.residual(self.design.net(outcome - np.average(outcome, weights=root**2)) * root)
             scale = float(np.sqrt(np.mean(y**2))) or 1.0
             y, unit = y / scale, scale / self.design.treatment_scale
-        critical = q * float(f_distribution.ppf(level, q, self.design.dof))
+        critical = q * f_distribution.ppf(level, q, self.design.dof)
         (pi_y, v_y), (pi_x, v_x), (_, v_sum) = map(self._reduced_form, (y, x, y + x))
         return scaled(robust_set(pi_y, pi_x, (v_y, (v_sum - v_y - v_x) / 2.0, v_x), critical), unit)
 
@@ -441,13 +426,13 @@ class LinearIV:
         omega = left.T @ left / self.design.rows_left
         # Without noise in y - x b for some b, a little keeps the matrix invertible.
         values = eigvalsh(explained.T @ explained, omega + _LITTLE * np.trace(omega) * np.eye(2))
-        largest, smallest = float(values[1]), max(float(values[0]), 0.0)
+        largest, smallest = values[1], max(values[0], 0.0)
 
         def beyond(c: float) -> float:
             return c + _ratio_quantile(c, q, level) - largest
 
         # Nothing is rejected if even Q_T = 0 is kept.
-        limit = 0.0 if beyond(0.0) >= 0.0 else float(brentq(beyond, 0.0, largest))
+        limit = 0.0 if beyond(0.0) >= 0.0 else brentq(beyond, 0.0, largest)
         critical = min(largest - limit, _ratio_quantile(limit, q, level)) + smallest
         covariances = tuple(omega[i, j] * np.eye(q) for i, j in ((0, 0), (0, 1), (1, 1)))
         return scaled(robust_set(explained[:, 0], explained[:, 1], covariances, critical), self.design.unit)
@@ -499,11 +484,11 @@ def robust_set(pi_y: Floats, pi_x: Floats, covariances: tuple[Floats, ...], crit
         -2.0 * critical * cross + np.outer(pi_y, pi_x) + np.outer(pi_x, pi_y),
         critical * v_x - np.outer(pi_x, pi_x),
     )
-    beyond = 2.0 * (1.0 + float(np.ptp(ends)))
+    beyond = 2.0 * (1.0 + np.ptp(ends))
     middles = np.convolve([ends[0] - beyond, *ends, ends[-1] + beyond], [0.5, 0.5], "valid")
     borders = pairwise([-np.inf, *ends.tolist(), np.inf])
     pieces = union(piece for piece, middle in zip(borders, middles.tolist(), strict=True) if kept(middle))
-    if not pieces and len(pi_x) == 1 and abs(float(pi_x[0])) > 0:
+    if not pieces and len(pi_x) == 1 and pi_x[0] != 0.0:
         # One instrument never rejects the estimate itself; without noise nothing else is left.
         point = float(pi_y[0] / pi_x[0])
         return ((point, point),)
@@ -525,15 +510,15 @@ def _sign_changes(a0: Floats, a1: Floats, a2: Floats) -> Floats:
 
 def _wald(coefficients: Floats, covariance: Floats) -> float:
     """b' V^-1 b; infinite if there is no noise."""
-    if not np.diag(covariance).min() > np.finfo(float).tiny:
-        return float("inf") if np.abs(coefficients).max() > 0 else 0.0
+    if not np.diag(covariance).min() > TINY:
+        return np.inf if np.abs(coefficients).max() > 0 else 0.0
     return float(coefficients @ np.linalg.lstsq(covariance, coefficients, rcond=1e-14)[0])
 
 
 def _efficient_j(zx: Floats, zy: Floats, covariance: Floats) -> float:
     """The smallest value over coefficients of the moments' distance from zero in terms of their covariance."""
     values, vectors = np.linalg.eigh(covariance)
-    known = values > 1e-12 * max(values[-1], np.finfo(float).tiny)
+    known = values > 1e-12 * max(values[-1], TINY)
     half = (vectors[:, known] / np.sqrt(values[known])).T
     left = half @ zy - half @ zx @ np.linalg.lstsq(half @ zx, half @ zy, rcond=None)[0]
     return float(left @ left)
@@ -553,11 +538,11 @@ def critical_effective_f(covariance: Floats) -> float:
         [23.1, 19.3, 17.7]
     """
     values = np.maximum(np.linalg.eigvalsh(covariance), 0.0)
-    total, x = float(values.sum()), 10.0
+    total, x = values.sum(), 10.0
     if total <= 0:
-        values, total = np.ones(len(values)), float(len(values))
-    dof = total**2 * (1 + 2 * x) / (float(np.sum(values**2)) + 2 * x * total * float(values.max()))
-    return float(ncx2.ppf(0.95, dof, x * dof)) / dof
+        values, total = np.ones(len(values)), len(values)
+    dof = total**2 * (1 + 2 * x) / (np.sum(values**2) + 2 * x * total * values.max())
+    return float(ncx2.ppf(0.95, dof, x * dof) / dof)
 
 
 def tf_critical_value(f: float) -> float:
@@ -583,12 +568,12 @@ def _ratio_quantile(q_t: float, n_instruments: int, level: float) -> float:
     It is at most m where $A \le (Q_T + m) (1 - B / m)$, with A and B chi-squared of q - 1 and 1 degrees of freedom.
     """
     if n_instruments == 1:
-        return float(chi2.ppf(level, 1))
+        return chi2.ppf(level, 1)
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     s, ds = (nodes + 1.0) / 2.0, weights / 2.0
 
     def missing(m: float) -> float:
         inside = chi2.cdf((q_t + m) * (1.0 - s**2), n_instruments - 1)
-        return float(2.0 * np.sqrt(m) * np.sum(ds * inside * norm.pdf(s * np.sqrt(m)))) - level
+        return 2.0 * np.sqrt(m) * np.sum(ds * inside * norm.pdf(s * np.sqrt(m))) - level
 
-    return float(brentq(missing, 1e-6, float(chi2.ppf(level, n_instruments)) + 1.0))
+    return brentq(missing, 1e-6, chi2.ppf(level, n_instruments) + 1.0)

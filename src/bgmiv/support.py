@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
+from bgmiv.arrays import TINY, Booleans, Floats
 from bgmiv.data.ivdata import IVData
 
 __all__ = ["OUTSIDE", "LinearSupport", "Novelty", "fit_novelty"]
 
-Floats = NDArray[np.float64]
 
 OUTSIDE = 0.01
 """The share of the fitted rows that each of the two densities calls outside."""
@@ -52,7 +52,7 @@ class Novelty:
         z = self.standardised(columns)
         return np.sum((z @ self.precision) * z, axis=1)
 
-    def usual(self, columns: ArrayLike) -> NDArray[np.bool_]:
+    def usual(self, columns: ArrayLike) -> Booleans:
         """Which rows are within the limit."""
         return self.distances(columns) <= self.limit
 
@@ -64,11 +64,11 @@ class Novelty:
 def fit_novelty(columns: ArrayLike) -> Novelty:
     """The novelty measure of rows `(n, d)`."""
     values = np.asarray(columns, np.float64)
-    spread, width = values.std(axis=0), values.shape[1]
-    known = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(width), np.inf)
-    z = known.standardised(values)
-    covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(width)
-    known = replace(known, precision=np.asarray(np.linalg.inv(covariance), np.float64))
+    centre, spread = values.mean(axis=0), values.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    z = (values - centre) / spread
+    covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(z.shape[1])
+    known = Novelty(centre, spread, np.linalg.inv(covariance).astype(np.float64), np.inf)
     return replace(known, limit=float(np.quantile(known.distances(values), 1.0 - OUTSIDE)))
 
 
@@ -105,18 +105,17 @@ class LinearSupport:
         v = v @ loadings if loadings.size else v
         novelty = fit_novelty(v)
         columns = np.insert(novelty.standardised(v), 0, 1.0, axis=1)
-        ridge = np.sqrt(_SHRINKAGE * len(rows)) * np.eye(columns.shape[1])
+        ridge = _SHRINKAGE * len(rows) * np.eye(columns.shape[1])
         ridge[0] = 0.0
-        target = np.concatenate([x, np.zeros(columns.shape[1])])
-        coefficients = np.linalg.lstsq(np.vstack([columns, ridge]), target, rcond=None)[0]
+        coefficients = np.linalg.solve(columns.T @ columns + ridge, columns.T @ x).astype(np.float64)
         residuals = np.sort(x - columns @ coefficients)
-        width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, np.finfo(float).tiny)
+        width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, TINY)
         discrete = data.schema.treatment.discrete
         levels = np.bincount(x.astype(np.int64), minlength=2) / len(x) if discrete else np.zeros(0)
         support = cls(loadings, novelty, coefficients, residuals, width, 0.0, levels)
         return replace(support, min_density=float(np.quantile(support._density(residuals), OUTSIDE)))
 
-    def inside(self, x: ArrayLike, v: ArrayLike) -> NDArray[np.bool_]:
+    def inside(self, x: ArrayLike, v: ArrayLike) -> Booleans:
         """Which points lie inside: `(n,)`, or `(m, n)` for m treatments per row."""
         treatment, columns = np.asarray(x, np.float64), self._columns(np.asarray(v))
         usual = self.novelty.usual(columns)
@@ -133,7 +132,7 @@ class LinearSupport:
         points = step * np.arange(cells[0], cells[1] + 1.0)
 
         def excess(residual: float) -> float:
-            return float(self._density(np.array([residual]))[0]) - self.min_density
+            return self._density(np.array([residual]))[0] - self.min_density
 
         above = self._density(points) >= self.min_density
         changes = np.flatnonzero(above[1:] != above[:-1])

@@ -240,7 +240,7 @@ def test_rows_of_weight_zero_are_as_good_as_absent() -> None:
         found, wanted = (one.ate_interval(t0=0.0, t1=1.0, method=method) for one in (model, other))
         assert [*found] == pytest.approx([*wanted])
     found, wanted = ({check.key: check.numbers for check in one.diagnose().checks} for one in (model, other))
-    assert found["detail"]["shape_1"] == pytest.approx(wanted["detail"]["shape_1"])
+    assert found["ill-posedness"]["shape_1"] == pytest.approx(wanted["ill-posedness"]["shape_1"])
 
 
 def test_intervals_know_what_rows_that_stand_for_all_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:

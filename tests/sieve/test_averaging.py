@@ -59,9 +59,8 @@ def test_a_row_is_predicted_by_the_other_rows(weighted: bool) -> None:
     n = 80
     linear, rich = np.column_stack([np.ones(n), rng.normal(size=n)]), rng.normal(size=(n, 6))
     x = rich.sum(axis=1) + rng.normal(size=n)
-    weights = rng.uniform(0.5, 2.0, n) if weighted else None
-    sampling = Sampling(weights, None, [slice(0, n)])
-    w = np.ones(n) if weights is None else weights
+    w = rng.uniform(0.5, 2.0, n) if weighted else np.ones(n)
+    sampling = Sampling(w, None, [slice(0, n)])
     first = first_stage(lambda rows: [linear[rows], rich[rows]], x[:, None], sampling, 4.0)
     free = np.linalg.lstsq(linear * np.sqrt(w)[:, None], np.column_stack([rich, x]) * np.sqrt(w)[:, None], rcond=None)[
         0

@@ -101,7 +101,7 @@ def test_with_few_rows_it_says_nothing() -> None:
     rng = np.random.default_rng(4)
     columns = rng.normal(size=(20, 6))
     observed = Observed(lambda rows: [columns[rows, 3:]], columns[:, :1], columns[:, 1:3], Prior(np.ones(2), 0.5))
-    sampling = Sampling(None, None, [slice(0, 20)])
+    sampling = Sampling(np.ones(20), None, [slice(0, 20)])
     assert observed.fit(columns[:, 0], sampling, np.zeros(3)) is None
     assert observed.fit(columns[:, 0], sampling, np.array([0.0, np.inf, np.inf])) is not None
 

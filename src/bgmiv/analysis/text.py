@@ -40,7 +40,7 @@ __all__ = [
 TextTable = tuple[list[str], list[list[str]]]
 """The header and the rows."""
 
-_STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
+_STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "ill-posedness")
 NOTES = {
     "no-instrument": "the same method as a regression, without the instruments",
     "line": "linear in the treatment",
@@ -399,7 +399,7 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
     statements["Overlap"] = (
         f"Comparable {units} are observed at both values of {treatment} for {inside} of the {units}."
     )
-    if any(check.key == "detail" for check in analysis.diagnosis.checks):
+    if any(check.key == "ill-posedness" for check in analysis.diagnosis.checks):
         statements["Ill-posedness"] = (
             "The instruments show only the mean of g given the instruments, which is smoother than g: sudden changes "
             f"along {treatment} cannot be seen. The check of ill-posedness says how much can."

@@ -5,17 +5,17 @@ It answers where moments are ill-posed, under a stronger assumption than the val
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bgmiv.arrays import Floats
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
-from bgmiv.intervals import Floats
+from bgmiv.estimators.fitted import FittedSieve, MethodConfig, usable_rows
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products
@@ -37,7 +37,6 @@ ASSUMPTION = (
 """What estimates and intervals of the control function assume."""
 
 _MIN_ROWS = 20
-_FOURIER_FEATURES = 60
 # What a term must gain to enter, as twice a log likelihood ratio.
 _MIN_GAIN = 4.0
 _SPLINES, _SEGMENTS = 30, 30
@@ -57,13 +56,9 @@ class FittedControlFunction(FittedSieve):
 
     Attributes:
         use_instrument: whether residuals of a first stage are included.
-        standardised: whether residuals were divided by their size given the instruments.
-        losses: mean squared errors on left-out folds, of treatment and outcome in units of their variances.
     """
 
     use_instrument: bool
-    standardised: bool
-    losses: tuple[float, float]
 
     @property
     def interval_kind(self) -> str:
@@ -103,7 +98,6 @@ class ControlFunctionConfig(MethodConfig):
     categorical covariates with many levels are absorbed, as in `NPIVConfig`.
 
     Args:
-        reduction: of wide vector blocks and images.
         use_instrument: False ignores the instruments: a regression on treatment and covariates.
 
     Example:
@@ -125,27 +119,21 @@ class ControlFunctionConfig(MethodConfig):
         without additivity, Econometrica 77(5).
     """
 
-    reduction: BlockReduction = field(default_factory=BlockReduction)
     use_instrument: bool = True
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedControlFunction:
         """Draw folds, predict the treatment on each, and regress the outcome."""
-        check_one_number(data, "the control function")
-        check_instrument(data, "the control function", use_instrument=self.use_instrument)
-        if data.weights is not None and not data.weights.all():
-            data = data.take(data.weights > 0)
+        data = usable_rows(data, "the control function", use_instrument=self.use_instrument)
         if data.n_rows < _MIN_ROWS:
             raise DataError(f"the control function needs at least {_MIN_ROWS} rows, got {data.n_rows}; pass more rows.")
         reporter.start("control function", 2)
         rng = np.random.default_rng([0, seed])
-        reduction = self.reduction.fit(data)
-        columns = Columns.of(
-            reduction.apply(data), rng, fourier_features=_FOURIER_FEATURES, splines=_SPLINES, segments=_SEGMENTS
-        )
-        first, controls, standardised = self._first_stage(columns, rng)
+        reduction = BlockReduction().fit(data)
+        columns = Columns.of(reduction.apply(data), rng, splines=_SPLINES, segments=_SEGMENTS)
+        first, controls = self._first_stage(columns, rng)
         reporter.advance(1, {})
-        function, loss = _second_stage(columns, first, controls)
-        reporter.advance(1, {"loss": loss})
+        function = _second_stage(columns, first, controls)
+        reporter.advance(1, {})
         reporter.finish()
         warn_of_shrunk(columns.n_shrunk)
         return FittedControlFunction(
@@ -154,28 +142,26 @@ class ControlFunctionConfig(MethodConfig):
             reduction=reduction,
             function=function,
             use_instrument=self.use_instrument,
-            standardised=standardised,
-            losses=(float(np.mean(np.sum(first.residuals**2, axis=1))) if self.use_instrument else float("nan"), loss),
             errors=errors_of(data).name,
         )
 
-    def _first_stage(self, columns: Columns, rng: np.random.Generator) -> tuple[FirstStage, Controls, bool]:
-        """The first stage, the control variables, and whether these are standardised."""
+    def _first_stage(self, columns: Columns, rng: np.random.Generator) -> tuple[FirstStage, Controls]:
+        """The first stage and the control variables, which are standardised where their size varies."""
         treatment = columns.treatment
         linear = treatment(columns.x)[:, : treatment.n_linear]
         if not self.use_instrument:
-            return FirstStage.exogenous(linear), Controls(linear[:, :0], linear[:, :0]), False
-        regressors = instrument_blocks(columns, _FOURIER_FEATURES, rng, max_unpenalised=_MAX_FREE)(columns.w)
+            return FirstStage.exogenous(linear), Controls(linear[:, :0], linear[:, :0])
+        regressors = instrument_blocks(columns, rng, max_unpenalised=_MAX_FREE)(columns.w)
         first = columns.first_stage(regressors, linear, _MIN_GAIN * columns.correction)
         if treatment.levels:
             low, now, high = (
                 generalised_residual(*(part * treatment.scale + treatment.shift for part in (linear, probability)))
                 for probability in (first.predicted - _STEP, first.predicted, first.predicted + _STEP)
             )
-            return first, Controls(now, (high - low) / (2.0 * _STEP)), False
+            return first, Controls(now, (high - low) / (2.0 * _STEP))
         controls = Controls(first.residuals, -np.ones_like(linear))
         size = _residual_size(columns, first.residuals, rng)
-        return (first, controls, False) if size is None else (first, Controls(*(c / size for c in controls)), True)
+        return first, controls if size is None else Controls(*(control / size for control in controls))
 
 
 class Controls(NamedTuple):
@@ -208,8 +194,8 @@ def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator
     return np.clip(first.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if len(first.kept[0]) > 1 else None
 
 
-def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tuple[SieveFunction, float]:
-    """The structural function, and the mean squared error on left-out folds in units of the outcome's variance.
+def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> SieveFunction:
+    """The structural function.
 
     Functions of the control variables have mean zero over the rows, so that their products with functions of the
     treatment and the covariates vanish in the average over the control variables: g is what is left.
@@ -222,14 +208,13 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tu
     splines = 0 if columns.treatment.levels else _SPLINES_OF_CONTROL
     bases = [TreatmentBasis.fit(values, 0, splines) for values in controls.values.T]
 
-    def of_controls(values: Floats) -> tuple[Floats, Floats]:
+    def of_controls(values: Floats) -> list[Floats]:
+        """Linear terms and splines."""
         made = [basis(column) for basis, column in zip(bases, values.T, strict=True)]
-        return np.hstack([values[:, :0], *(part[:, :1] for part in made)]), np.hstack(
-            [values[:, :0], *(part[:, 1:] for part in made)]
-        )
+        return [np.hstack([values[:, :0], *(part[:, some] for part in made)]) for some in (slice(1), slice(1, None))]
 
-    weights = np.ones(len(columns.y)) if sampling.weights is None else sampling.weights
-    centres = [weights @ part / weights.sum() for part in of_controls(controls.values)]
+    shares = sampling.weights / sampling.weights.sum()
+    centres = [shares @ part for part in of_controls(controls.values)]
 
     def control_blocks(rows: Any, values: Floats) -> list[Floats]:
         linear, curved = (part - centre for part, centre in zip(of_controls(values), centres, strict=True))
@@ -257,20 +242,18 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tu
 
     problem = Regression(columns.within.net(blocks_at), slopes_at, columns.outcome, first, sampling)
     second = second_stage(problem, n_unpenalised + 1, _MIN_GAIN * columns.correction)
-    loss = float(np.average((problem.outcome - second.left_out) ** 2, weights=weights))
     n_penalised = len(terms) - n_unpenalised
     own = second._replace(
         coefficients=second.coefficients[structural],
         roots={name: root[structural] for name, root in second.roots.items()},
         ridges=second.ridges[:n_penalised],
-        gains=second.gains[:n_penalised],
     )
-    others = None
+    others: Floats | float = 0.0
     if columns.within:
         # Controls have mean zero over all rows, but not at each level.
         gamma = second.coefficients[~structural]
         others = columns.scale * np.hstack(blocks_at(slice(None)))[:, ~structural] @ gamma
-    return sieve_function(columns, terms, own, others=others), loss
+    return sieve_function(columns, terms, own, others=others)
 
 
 PRESETS = {"default": ControlFunctionConfig}

@@ -9,8 +9,8 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import plural
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
-from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
+from bgmiv.estimators.fitted import FittedSieve, MethodConfig, usable_rows
+from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows, warn_of_shrunk
 from bgmiv.support import LinearSupport
@@ -64,8 +64,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
     groups stay in one of 20 folds, as rows do beyond 20,000 of them, and cluster the covariance.
 
     Args:
-        min_gain, fourier_features, waves: as in `bgmiv.sieve.fit.SieveConfig`.
-        reduction: how wide blocks are reduced; None takes every column as it is.
+        min_gain, fourier_features: as in `bgmiv.sieve.fit.SieveConfig`.
         use_instrument: False ignores the instruments: penalised regression on treatment and covariates.
 
     Example:
@@ -84,32 +83,25 @@ class NPIVConfig(SieveConfig, MethodConfig):
         S. N. Wood (2017), Generalized additive models, 2nd edition, CRC Press.
     """
 
-    reduction: BlockReduction | None = BlockReduction()
     use_instrument: bool = True
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedNPIV:
         """Fit both stages; nothing is drawn by the seed."""
-        check_one_number(data, "NPIV")
-        if data.weights is not None and not data.weights.all():
-            data = data.take(data.weights > 0)
-        self._check(data)
-        reporter.start("NPIV", 1)
-        reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
-        fit = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument)
-        reporter.advance(1, {})
-        reporter.finish()
-        warn_of_shrunk(fit.n_shrunk)
-        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, fit.function, errors_of(data).name)
-
-    def _check(self, data: IVData) -> None:
+        data = usable_rows(data, "NPIV", use_instrument=self.use_instrument)
         n_instruments = data.instruments.shape[1]
-        check_instrument(data, "NPIV", use_instrument=self.use_instrument)
         least = min_rows(n_instruments)
         if data.n_rows < least:
             raise DataError(
                 f"NPIV with {plural(n_instruments, 'instrument')} needs at least {least} rows, got {data.n_rows}: with "
                 "fewer it cannot tell a curve from chance. Use TSLS, or pass more rows."
             )
+        reporter.start("NPIV", 1)
+        reduction = BlockReduction().fit(data)
+        fit = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument)
+        reporter.advance(1, {})
+        reporter.finish()
+        warn_of_shrunk(fit.n_shrunk)
+        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, fit.function, errors_of(data).name)
 
 
 PRESETS = {"default": NPIVConfig}

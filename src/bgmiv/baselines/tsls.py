@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear, tell_mended
-from bgmiv.data.blocks import Level
+from bgmiv.arrays import Floats, Integers
+from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
@@ -18,9 +18,9 @@ from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.data.within import LevelEffects, Within, level_slices, ordinary_columns, ordinary_covariates
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_one_number
+from bgmiv.estimators.fitted import MethodConfig, usable_rows
 from bgmiv.fitted import FittedMethod
-from bgmiv.intervals import Floats, Source
+from bgmiv.intervals import Source, Sources
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
@@ -51,9 +51,9 @@ class FittedTSLS(FittedMethod):
     schema: Schema
     support: LinearSupport
     intercept: float
-    coefficients: np.ndarray
-    treatment_coefficients: np.ndarray
-    covariance: np.ndarray
+    coefficients: Floats
+    treatment_coefficients: Floats
+    covariance: Floats
     dof: float
     errors: ErrorsName
     config: TSLSConfig
@@ -72,7 +72,7 @@ class FittedTSLS(FittedMethod):
     @property
     def is_line(self) -> bool:
         """Whether there is one slope for all rows."""
-        return len(self.treatment_coefficients) == 1 and not _levels(self.schema.treatment)
+        return len(self.treatment_coefficients) == 1
 
     @property
     def slope(self) -> float:
@@ -96,17 +96,17 @@ class FittedTSLS(FittedMethod):
         """The structural function in units of the outcome, `(m, n)`."""
         (base,) = query.rows.encoded_by(self)
         treatment, slopes = self.schema.treatment, self.treatment_coefficients
-        return query.collect(lambda x, rows: base[rows] + _treatment_columns(treatment, x) @ slopes, _MAX_POINTS)
+        return query.collect(lambda x, rows: base[rows] + treatment.regressors(x) @ slopes, _MAX_POINTS)
 
-    def factors(self, query: Query) -> tuple[Source, ...]:
+    def factors(self, query: Query) -> Sources:
         """The sampling uncertainty, by the covariance of the coefficients."""
         effects, treatment, values = self.effects, self.schema.treatment, query.rows.covariates
         covariates = ordinary_covariates(self.schema, values, () if effects is None else effects.names)
         root = covariance_root(self.covariance)
         places = np.zeros((0, 0), np.int64) if effects is None else effects.places(self.schema, values)
 
-        def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
-            own = np.hstack([covariates[rows], _treatment_columns(treatment, x)])
+        def moved(x: FloatArray, rows: Integers) -> Floats:
+            own = np.hstack([covariates[rows], treatment.regressors(x)])
             if effects is None:
                 return np.hstack([np.ones((len(x), 1)), own]) @ root
             return (own - effects.means(places[rows])) @ root[1:]
@@ -149,18 +149,15 @@ class TSLSConfig(MethodConfig):
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedTSLS:
         """Fit both stages; `seed` is not used, there is no randomness."""
-        check_one_number(data, "two-stage least squares")
-        check_instrument(data, "two-stage least squares", use_instrument=self.use_instrument)
-        if data.weights is not None and not data.weights.all():
-            data = data.take(data.weights > 0)
+        data = usable_rows(data, "two-stage least squares", use_instrument=self.use_instrument)
         schema, within = data.schema, Within.of(data.schema, data.covariates, data.weights)
         kept = ordinary_columns(schema, within.names)
         self._check(data, within, len(kept))
         reporter.start("2SLS", 1)
-        outcome = np.asarray(data.outcome, np.float64)
+        outcome = data.outcome.astype(np.float64)
         covariates = ordinary_covariates(schema, data.covariates, within.names)
-        treatments = _treatment_columns(schema.treatment, np.asarray(data.treatment, np.float64))
-        instruments = np.asarray(data.instruments, np.float64) if self.use_instrument else None
+        treatments = schema.treatment.regressors(data.treatment)
+        instruments = data.instruments.astype(np.float64) if self.use_instrument else None
         columns = _Columns(
             covariates=within.residual(covariates),
             treatments=within.residual(treatments),
@@ -205,7 +202,7 @@ class TSLSConfig(MethodConfig):
                 "they are, or use another method"
             )
         n_instruments = data.instruments.shape[1] if self.use_instrument else 0
-        n_treatments = len(_treatment_names(data.schema.treatment))
+        n_treatments = max(data.schema.treatment.width - 1, 1)
         if self.use_instrument and n_instruments < n_treatments:
             raise DataError(
                 f"a treatment of {n_treatments + 1} levels has {n_treatments} columns, and {n_instruments} of the "
@@ -246,30 +243,21 @@ class TSLS(IVEstimator):
         return TSLSConfig(self.use_instrument)
 
 
-def _levels(treatment: Variable) -> tuple[Level, ...]:
-    """The levels of a treatment that is neither a number nor binary."""
-    return (treatment.levels or ()) if treatment.kind is BlockKind.categorical else ()
-
-
 def _treatment_names(treatment: Variable) -> list[str]:
-    return [f"{treatment.name}={level}" for level in _levels(treatment)[1:]] or [treatment.name]
-
-
-def _treatment_columns(treatment: Variable, values: np.ndarray) -> np.ndarray:
-    """The treatment, or indicators of all its levels but the first, the most frequent one; `(n, k)`."""
-    levels = _levels(treatment)
-    return np.asarray(values[:, None] == np.arange(1, len(levels)) if levels else values[:, None], dtype=np.float64)
+    if treatment.width == 1:
+        return [treatment.name]
+    return [f"{treatment.name}={level}" for level in (treatment.levels or ())[1:]]
 
 
 class _Columns(NamedTuple):
     """Columns of the regression, net of absorbed indicators; there are no instruments in ordinary least squares."""
 
-    covariates: np.ndarray
-    treatments: np.ndarray
-    instruments: np.ndarray | None
+    covariates: Floats
+    treatments: Floats
+    instruments: Floats | None
 
 
-def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coefficients: np.ndarray) -> float:
+def _spread_effects(schema: Schema, effects: LevelEffects, own: Floats, coefficients: Floats) -> float:
     """Set the coefficients of absorbed indicators, relative to each first level; their sum is the intercept."""
     intercept = 0.0
     blocks = {block.name: block for block in schema.blocks}
@@ -280,25 +268,21 @@ def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coef
     return intercept
 
 
-def _regression(data: IVData, outcome: np.ndarray, columns: _Columns, n_absorbed: int) -> LinearFit:
+def _regression(data: IVData, outcome: Floats, columns: _Columns, n_absorbed: int) -> LinearFit:
     """Constant, covariates and treatment in this order; refuses columns that others determine."""
     exogenous = np.column_stack([np.ones(data.n_rows), columns.covariates])
-    weights = None if data.weights is None else np.asarray(data.weights, np.float64)
-    options: dict[str, Any] = {"weights": weights, "errors": errors_of(data), "n_absorbed": n_absorbed}
+    options: dict[str, Any] = {"weights": data.weights, "errors": errors_of(data), "n_absorbed": n_absorbed}
     try:
-        fit = fit_linear(outcome, exogenous, columns.treatments, columns.instruments, **options)
+        return fit_linear(outcome, exogenous, columns.treatments, columns.instruments, **options)
     except np.linalg.LinAlgError as error:
         raise DataError(
             f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
             "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
             "instrument that the covariates determine): remove the redundant columns."
         ) from error
-    if fit.mended:
-        tell_mended()
-    return fit
 
 
-def _fit_linearmodels(data: IVData, outcome: np.ndarray, columns: _Columns, kept: Sequence[int]) -> Any:
+def _fit_linearmodels(data: IVData, outcome: Floats, columns: _Columns, kept: Sequence[int]) -> Any:
     import pandas as pd  # a dependency of linearmodels; slow to import, so only here
     from linearmodels.iv import IV2SLS
 

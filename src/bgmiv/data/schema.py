@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from bgmiv.arrays import Floats
 from bgmiv.data.blocks import (
     BlockKind,
     BlockSpec,
@@ -91,6 +92,11 @@ class Variable:
         if self.width == 1:
             return values[:, None]
         return np.asarray(values[:, None] == np.arange(self.width), dtype=values.dtype)
+
+    def regressors(self, values: FloatArray) -> Floats:
+        """The same in double precision, without the first level, the reference of a regression with a constant."""
+        columns = self.columns(values).astype(np.float64)
+        return columns if self.width == 1 else columns[:, 1:]
 
 
 def read_role(column: Column, declared: str) -> tuple[FloatArray, Variable]:
@@ -205,6 +211,11 @@ class Schema:
     instruments: tuple[str, ...]
     blocks: tuple[CovariateBlock, ...] = ()
     named: bool = False
+
+    @property
+    def has_one_effect(self) -> bool:
+        """Whether treatment and outcome are one number or two levels each."""
+        return self.treatment.width == self.outcome.width == 1
 
     @property
     def n_covariates(self) -> int:

@@ -8,8 +8,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -17,7 +17,7 @@ from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.explanations import Check, Limits, Severity, html_table, worst
 from bgmiv.diagnostics.ill_posedness import Shapes, visible_shapes
 from bgmiv.diagnostics.moments import MAX_TESTED, moment_test_of_levels
-from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Verdict, verdict_of
+from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, verdict_of
 from bgmiv.effects import average, contrast
 from bgmiv.fitted import FitEvidence, FittedMethod, HeldOutPredictions
 from bgmiv.linear_iv import VERY_WEAK, LinearEstimate, LinearIV
@@ -98,7 +98,7 @@ class Change(NamedTuple):
         """By how much the treatment changes."""
         return self.t1 - self.t0
 
-    def effect(self, fitted: FittedMethod, rows: Rows) -> NDArray[np.float64]:
+    def effect(self, fitted: FittedMethod, rows: Rows) -> Floats:
         """Its average effect over rows: one number, or one for each level of the outcome."""
         query = Query(np.array([[self.t0], [self.t1]]), rows)
         return np.atleast_1d(contrast(average(fitted, query).estimate).values)
@@ -117,7 +117,7 @@ def changes_of(data: IVData) -> tuple[Change, ...]:
     variable = data.schema.treatment
     if variable.kind is BlockKind.continuous:
         for share in (0.25, 0.1, 0.0):
-            ends = np.quantile(np.asarray(data.treatment, np.float64), [share, 1.0 - share]).tolist()
+            ends = np.quantile(data.treatment.astype(np.float64), [share, 1.0 - share]).tolist()
             rounded = [float(f"{end:.3g}") for end in ends]
             t0, t1 = rounded if rounded[0] < rounded[1] else ends
             if t0 < t1:
@@ -160,9 +160,12 @@ def diagnose(
         checks.append(_comparison(fitted, rows, estimate, changes[0]))
     usage = fitted.latent_usage(data, rows, seed)
     if usage:
-        checks.append(_latent_usage(usage))
+        used = max((change for name, change in usage.items() if name.endswith(".outcome")), default=0.0)
+        checks.append(Check("latent-usage", "note" if used >= 0.01 else "doubtful", usage))
     if verdict is not None:
-        checks.append(_of_verdict(verdict))
+        numbers = {finding.key: finding.value for finding in verdict.findings}
+        numbers["n_held_out"] = verdict.evidence.n_held_out
+        checks.append(Check("verdict", verdict.severity, numbers, {"sentence": verdict.sentence}))
     return Diagnosis(tuple(checks), estimate)
 
 
@@ -170,7 +173,7 @@ def _strength(linear: LinearIV, levels: Sequence[object]) -> tuple[Check, Check]
     """The effective F, and the robust F with the partial R²."""
     stage, design = linear.stages[linear.weakest], linear.design
     labels = {"level": str(levels[1 + linear.weakest])} if len(linear.stages) > 1 else {}
-    count = {"instruments": float(linear.n_instruments)}
+    count = {"instruments": linear.n_instruments}
     effective = {"effective_f": stage.effective_f, "critical": stage.critical, **count, **design.prepared}
     robust = {"robust_f": stage.robust_f, "f": stage.f, "partial_r2": stage.partial_r2, **count}
     robust["clustered"] = float(bool(design.errors.ways))
@@ -186,7 +189,7 @@ def _robust_set(estimate: LinearEstimate) -> Check:
     pieces = estimate.robust_set
     unbounded = bool(np.isinf(pieces).any())
     numbers = {
-        "intervals": float(len(pieces)),
+        "intervals": len(pieces),
         "unbounded": float(unbounded),
         "holds_zero": float(any(lower <= 0.0 <= upper for lower, upper in pieces)),
         "usual_lower": estimate.lower,
@@ -203,7 +206,7 @@ def _ill_posedness(shapes: Shapes, change: Change) -> Check:
     numbers = {"visible": float(shapes.visible), "possible": float(shapes.possible)}
     numbers |= {f"shape_{i}": float(s) for i, s in enumerate(shapes.values, start=1)}
     curved = shapes.visible >= min(2, shapes.possible)
-    return Check("detail", "good" if curved else "note", numbers, {"change": change.label})
+    return Check("ill-posedness", "good" if curved else "note", numbers, {"change": change.label})
 
 
 def _overidentification(tests: Sequence[dict[str, float]]) -> Check:
@@ -234,7 +237,7 @@ def _moment(fitted: FittedMethod, data: IVData, rows: Rows, evidence: FitEvidenc
     severity: Severity = "good" if p >= 0.05 else "doubtful"
     if p < 0.01 and statistic > MOMENT_EXCESS.failed:
         severity = "failed"
-    numbers = {"p": p, "statistic": statistic, "rows": float(n_rows), "held_out": float(held_out)}
+    numbers = {"p": p, "statistic": statistic, "rows": n_rows, "held_out": float(held_out)}
     return Check("moment-test", severity, numbers)
 
 
@@ -268,7 +271,7 @@ def _comparison(fitted: FittedMethod, rows: Rows, estimate: LinearEstimate, chan
     """The fit against linear two-stage least squares over the same change of treatment."""
     own = float(change.effect(fitted, rows)[0])
     linear, lower, upper = (end * change.size for end in (estimate.coefficient, estimate.lower, estimate.upper))
-    same = abs(own - linear) <= 1e-6 * max(abs(linear), np.finfo(float).tiny)
+    same = abs(own - linear) <= 1e-6 * max(abs(linear), TINY)
     severity: Severity = "note"
     if not same and lower <= own <= upper:
         severity = "good"
@@ -276,16 +279,3 @@ def _comparison(fitted: FittedMethod, rows: Rows, estimate: LinearEstimate, chan
         severity = "doubtful"
     numbers = {"effect": own, "linear": linear, "lower": lower, "upper": upper, "t0": change.t0, "t1": change.t1}
     return Check("linear-comparison", severity, numbers | {"same": float(same)}, {"change": change.label})
-
-
-def _latent_usage(usage: dict[str, float]) -> Check:
-    """How much each part of the latents is used."""
-    outcome = max((change for key, change in usage.items() if key.endswith(".outcome")), default=0.0)
-    return Check("latent-usage", "note" if outcome >= 0.01 else "doubtful", usage)
-
-
-def _of_verdict(verdict: Verdict) -> Check:
-    """The verdict of the held-out rows, with the value of each finding."""
-    numbers = {"n_held_out": float(verdict.evidence.n_held_out)}
-    numbers |= {finding.key: finding.value for finding in verdict.findings}
-    return Check("verdict", verdict.severity, numbers, {"sentence": verdict.sentence})

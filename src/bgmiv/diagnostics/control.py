@@ -19,23 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
-from bgmiv.covariance import score_covariance
+from bgmiv.arrays import Floats, Integers
+from bgmiv.covariance import covariance_root, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.diagnostics.moments import row_weights
 from bgmiv.errors import DataError
-from bgmiv.sieve.control import ControlTerms, generalised_residual, standardised
+from bgmiv.sieve.control import control_curves, generalised_residual, standardised
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage
 
 __all__ = ["ErrorOfCurve", "errors_given_control"]
 
-Floats = NDArray[np.float64]
 
 SIZE = 0.01
 """Of the test that a curve has no error."""
 
-_FOURIER_FEATURES, _SPLINES, _SEED, _MIN_GAIN = 60, 6, 20_240, 4.0
+_SPLINES, _SEED, _MIN_GAIN = 6, 20_240, 4.0
 # Functions in which errors of a curve are looked for; further ones as long as rows are many for each of them.
 _ALWAYS = ("constant", "treatment", "covariates", "curve")
 _FURTHER = {"slopes by covariate": 8, "covariate curves": 40, "slopes by covariate curves": 40}
@@ -78,7 +78,7 @@ class _Control(NamedTuple):
     def of(cls, columns: Columns, rng: np.random.Generator) -> _Control:
         """Of all rows."""
         functions, n = columns.treatment(columns.x), columns.treatment.n_linear
-        blocks_at, targets = instrument_blocks(columns, _FOURIER_FEATURES, rng)(columns.w), functions[:, :n]
+        blocks_at, targets = instrument_blocks(columns, rng)(columns.w), functions[:, :n]
         return cls(columns, functions, columns.first_stage(blocks_at, targets, _MIN_GAIN))
 
     def values(self, change: Floats) -> Floats:
@@ -91,13 +91,13 @@ class _Control(NamedTuple):
             return generalised_residual(*both)
         return standardised(residuals, linear - residuals, self.columns.linear)
 
-    def skewed(self, rows: NDArray[np.intp]) -> bool:
+    def skewed(self, rows: Integers) -> bool:
         """Whether a residual has a long tail on one side."""
         low, middle, high = np.quantile(self.values(np.zeros(1))[rows], [0.1, 0.5, 0.9], axis=0)
         most = _MAX_SKEWNESS + _BY_CHANCE / np.sqrt(len(rows))
         return bool(np.any(np.abs(low + high - 2.0 * middle) > most * (high - low)))
 
-    def terms(self, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    def terms(self, rows: Integers) -> tuple[Floats, Floats]:
         """Functions of the control variables of rows, `(n, c)`, and their slopes by each prediction, `(k, n, c)`."""
         k = self.first.residuals.shape[1]
         changes = np.vstack([np.zeros(k), _STEP * np.eye(k)])
@@ -106,23 +106,23 @@ class _Control(NamedTuple):
         # All in one, so that they have the same knots.
         values = np.vstack([self.values(change)[rows] for change in changes])
         curved = self.columns.treatment.spline is not None
-        found = np.hstack(ControlTerms.of(values, np.tile(v, (k + 1, 1)), curved=curved))
-        terms, *moved = np.split(found, k + 1)
+        curves = control_curves(values, np.tile(v, (k + 1, 1)), curved=curved)
+        terms, *moved = np.split(np.hstack([values, *curves]), k + 1)
         return terms, (np.stack(moved) - terms) / _STEP
 
-    def sought(self, rows: NDArray[np.intp], n_controls: int) -> Floats | None:
+    def sought(self, rows: Integers, n_controls: int) -> Floats | None:
         """Functions of treatment and covariates in which errors are looked for; None with too few rows for them."""
         n = len(rows)
-        found = np.hstack(self.columns.blocks(_ALWAYS, self.functions)(rows))
+        sought = np.hstack(self.columns.blocks(_ALWAYS, self.functions)(rows))
         for name, rows_a_column in _FURTHER.items():
             (more,) = self.columns.blocks((name,), self.functions)(rows)
-            if rows_a_column * (found.shape[1] + more.shape[1] + n_controls) <= n:
-                found = np.hstack([found, more])
-        return found if _MIN_ROWS_A_COLUMN * (found.shape[1] + n_controls) <= n else None
+            if rows_a_column * (sought.shape[1] + more.shape[1] + n_controls) <= n:
+                sought = np.hstack([sought, more])
+        return sought if _MIN_ROWS_A_COLUMN * (sought.shape[1] + n_controls) <= n else None
 
 
 def errors_given_control(
-    data: IVData, rows: NDArray[np.int64], errors: Sequence[NDArray[np.floating]]
+    data: IVData, rows: Integers, errors: Sequence[NDArray[np.floating]]
 ) -> list[ErrorOfCurve] | None:
     r"""What the regression of held-out errors on treatment and covariates, given control variables, says of curves.
 
@@ -161,7 +161,7 @@ def errors_given_control(
     others = rng.permutation(np.setdiff1d(np.flatnonzero(there), rows))
     pool = np.concatenate([rows, others[: max(0, _MAX_ROWS - len(rows))]])
     try:
-        columns = Columns.of(data.take(pool), rng, fourier_features=_FOURIER_FEATURES, splines=_SPLINES)
+        columns = Columns.of(data.take(pool), rng, splines=_SPLINES)
     except DataError:
         # Fewer than three clusters.
         return None
@@ -191,55 +191,47 @@ def errors_given_control(
     functions = functions / scale
     some, share = functions[usual, :k], weights[usual] / weights[usual].sum()
     size = some.T @ (share[:, None] * some)
-    regression = _Regression(functions, weights, size, slopes / scale[k:], control, own)
-    return [regression.error(within.residual(np.asarray(one, np.float64))) for one in errors]
+    parts = functions, weights, size, slopes / scale[k:], control, own
+    return [_error_of(within.residual(one.astype(np.float64)), *parts) for one in errors]
 
 
-class _Regression(NamedTuple):
-    """Least squares on functions that are sought, which come first, and on those of control variables.
+def _error_of(
+    outcome: Floats, columns: Floats, weights: Floats, size: Floats, slopes: Floats, control: _Control, own: Integers
+) -> ErrorOfCurve:
+    """What least squares says of an outcome, on functions that are sought and, after these, on those of controls.
 
-    Attributes:
-        columns: `(n, p)`, of length about one each.
+    Args:
+        outcome: `(n,)` errors of a curve.
+        columns: `(n, p)` the functions, of length about one each.
         weights: `(n,)`.
         size: the mean of products of the functions that are sought, `(k, k)`.
         slopes: of the functions of control variables by each of the first stage's predictions, `(m, n, p - k)`.
         control: the control variables, of more rows.
         own: positions of these rows among them.
     """
-
-    columns: Floats
-    weights: Floats
-    size: Floats
-    slopes: Floats
-    control: _Control
-    own: NDArray[np.intp]
-
-    def error(self, outcome: Floats) -> ErrorOfCurve:
-        """The size of what the regression says of an outcome."""
-        k, first, sampling = len(self.size), self.control.first, self.control.columns.sampling
-        regressors, weighted = np.hstack(first.regressors(slice(None))), self.weights[:, None] * self.columns
-        influence = weighted @ np.linalg.pinv(self.columns.T @ weighted, rcond=_REAL, hermitian=True)
-        beta = influence.T @ outcome
-        leverage = np.minimum(np.sum(influence * self.columns, axis=1), 1.0 - _MIN_LEFT)
-        influence = influence[:, :k]
-        scores = np.zeros((len(regressors), k))
-        scores[self.own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
-        left = first.residuals if sampling.weights is None else first.residuals * sampling.weights[:, None]
-        for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
-            z = regressors[:, used]
-            by_first = (influence * (self.slopes[j] @ beta[k:])[:, None]).T @ z[self.own] @ inverse
-            scores -= (z * left[:, [j]]) @ by_first.T
-        covariance = score_covariance(sampling.errors, scores)
-        values, vectors = np.linalg.eigh(self.size)
-        half = vectors * np.sqrt(np.maximum(values, 0.0))
-        noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
-        total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ self.size @ beta[:k])
-        # Satterthwaite's approximation of a sum of squares of different variances.
-        dof = total**2 / max(float(noise @ noise), _TINY**2), sampling.errors.dof(len(self.own) - len(beta))
-        reference = f_distribution(*dof)
-        return ErrorOfCurve(
-            size=squares - total,
-            noise=total,
-            p_value=float(reference.sf(squares / total)),
-            visible=total * (float(reference.isf(SIZE)) - 1.0),
-        )
+    k, first, sampling = len(size), control.first, control.columns.sampling
+    regressors, weighted = np.hstack(first.regressors(slice(None))), weights[:, None] * columns
+    influence = weighted @ np.linalg.pinv(columns.T @ weighted, rcond=_REAL, hermitian=True)
+    beta = influence.T @ outcome
+    leverage = np.minimum(np.sum(influence * columns, axis=1), 1.0 - _MIN_LEFT)
+    influence = influence[:, :k]
+    scores = np.zeros((len(regressors), k))
+    scores[own] = influence * ((outcome - columns @ beta) / (1.0 - leverage))[:, None]
+    left = first.residuals * sampling.weights[:, None]
+    for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
+        z = regressors[:, used]
+        by_first = (influence * (slopes[j] @ beta[k:])[:, None]).T @ z[own] @ inverse
+        scores -= (z * left[:, [j]]) @ by_first.T
+    covariance = score_covariance(sampling.errors, scores)
+    half = covariance_root(size)
+    noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
+    total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ size @ beta[:k])
+    # Satterthwaite's approximation of a sum of squares of different variances.
+    dof = total**2 / max(noise @ noise, _TINY**2), sampling.errors.dof(len(own) - len(beta))
+    reference = f_distribution(*dof)
+    return ErrorOfCurve(
+        size=squares - total,
+        noise=total,
+        p_value=float(reference.sf(squares / total)),
+        visible=total * (float(reference.isf(SIZE)) - 1.0),
+    )

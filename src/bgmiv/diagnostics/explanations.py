@@ -180,7 +180,7 @@ def _nonlinear_first_stage(check: Check) -> Explanation:
     text = {
         "good": "The instruments help to predict the treatment of held-out rows.",
         "doubtful": "The instruments help little to predict the treatment of held-out rows.",
-        "failed": "The instruments hardly help to predict the treatment of held-out rows, in any form the model found.",
+        "failed": "The instruments hardly help to predict the treatment of held-out rows, in any form the model fits.",
     }[check.severity]
     if check.severity != "good":
         text += " The causal curve then has little to rest on. Find stronger instruments, or use more rows."
@@ -335,7 +335,7 @@ CHECKS: dict[str, tuple[Callable[[Check], Explanation], str]] = {
     "robust-f": (_robust_f, f"{_STAIGER}; Andrews, Stock and Sun (2019), Annual Review of Economics 11, 727-753"),
     "nonlinear-first-stage": (_nonlinear_first_stage, _GUIDE),
     "anderson-rubin": (_anderson_rubin, "Anderson and Rubin (1949), Annals of Mathematical Statistics 20, 46-63"),
-    "detail": (_ill_posedness, "Chen and Reiss (2011), Econometric Theory 27; Nychka (1988), JASA 83, 1134-1143"),
+    "ill-posedness": (_ill_posedness, "Chen and Reiss (2011), Econometric Theory 27; Nychka (1988), JASA 83"),
     "overidentification": (_overidentification, "Sargan (1958), Econometrica 26; Hansen (1982), Econometrica 50"),
     "endogeneity": (_endogeneity, "Durbin (1954); Wu (1973); Hausman (1978), Econometrica 46; Wooldridge (1995)"),
     "moment-test": (_moment_test, _MMR),

@@ -10,6 +10,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -33,7 +34,6 @@ __all__ = [
     "beside_simple", "cross_fitted", "held_out_evidence", "held_out_rows", "held_out_values", "weights_at",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 
 _N_FOLDS = 5
 
@@ -72,15 +72,15 @@ def cross_fitted(
     return HeldOutPredictions(rows, np.concatenate(values)[first])
 
 
-def held_out_rows(parts: Sequence[NDArray[np.int64]], max_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def held_out_rows(parts: Sequence[Integers], max_rows: int) -> tuple[Integers, Integers]:
     """Rows that members held out, as many of each member and `max_rows` of all, and which member held out each."""
     share = max(1, max_rows // len(parts))
-    kept = [np.asarray(part[:share], np.int64) for part in parts]
+    kept = [part[:share] for part in parts]
     return np.concatenate(kept), np.repeat(np.arange(len(kept)), [len(part) for part in kept])
 
 
 def held_out_values(
-    parts: Sequence[NDArray[np.int64]], query: Query, members_at: Callable[[Query], Floats], max_rows: int
+    parts: Sequence[Integers], query: Query, members_at: Callable[[Query], Floats], max_rows: int
 ) -> HeldOutPredictions:
     """g at rows of a query, each by a member that held it out, from `(members, 1, n)` values of all."""
     positions, owner = held_out_rows(parts, max_rows)
@@ -89,13 +89,13 @@ def held_out_values(
     return HeldOutPredictions(unique, values[owner[first], np.arange(len(unique))])
 
 
-def beside_simple(data: IVData, rows: NDArray[np.int64], own: Floats | None) -> tuple[list[float], MomentRisks]:
+def beside_simple(data: IVData, rows: Integers, own: Floats | None) -> tuple[list[float], MomentRisks]:
     """Shares explained by simple models, and moment risks of g = `own` and of theirs; all on rows they have not seen.
 
     The shares are of a linear and a kernel regression on instruments and covariates, and of the same on instruments
     alone. Those of several indicators of an outcome's levels are shares of their sum.
     """
-    weights, tiny = weights_at(data, rows), np.finfo(float).tiny
+    weights = weights_at(data, rows)
     total, errors, risks, variances = 0.0, np.zeros(4), [], []
     for k, part in enumerate(data.outcome_parts()):
         simple = cross_fits(part, rows)
@@ -104,13 +104,13 @@ def beside_simple(data: IVData, rows: NDArray[np.int64], own: Floats | None) -> 
         total += variance_of(y, weights)
         if own is not None:
             risks.append(moment_shares(part, rows, own.reshape(len(rows), -1)[:, k], simple))
-            variances.append(max(variance_of(part.outcome, data.weights), tiny))
+            variances.append(variance_of(part.outcome, data.weights))
     # A share of its own indicator's variance each, hence weighed by it.
     averages = np.average(np.array(risks), axis=0, weights=variances).tolist() if risks else []
-    return (1.0 - errors / max(total, tiny)).tolist(), MomentRisks(*averages)
+    return (1.0 - errors / total).tolist(), MomentRisks(*averages)
 
 
-def weights_at(data: IVData, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
+def weights_at(data: IVData, rows: Integers) -> NDArray[np.floating] | None:
     """The weights of some rows; None if all count the same, as they do where none has a positive weight."""
     weights = None if data.weights is None else data.weights[rows]
     return None if weights is None or not weights.any() else weights
@@ -144,14 +144,14 @@ def held_out_evidence(
     if data.schema.has_wide_block:
         data = BlockReduction().fit(data).apply(data)
     shares, risks = beside_simple(data, rows, values)
-    outcomes = [np.asarray(part.outcome, np.float64)[rows] for part in data.outcome_parts()]
+    outcomes = [part.outcome[rows].astype(np.float64) for part in data.outcome_parts()]
     errors = [outcome - column for outcome, column in zip(outcomes, values.reshape(len(rows), -1).T, strict=True)]
     explained = known.outcome_explained
     if explained is None:
         weights = weights_at(data, rows)
         total = sum(variance_of(outcome, weights) for outcome in outcomes)
         wrong = sum(explained_beyond(data, rows, error) for error in errors)
-        explained = max(shares[0], shares[1]) - wrong / max(total, np.finfo(float).tiny)
+        explained = max(shares[0], shares[1]) - wrong / total
     try:
         test = moment_test_of_levels(data.take(rows), values, seed)
         known = replace(known, moment_p=test.p_value, moment_statistic=test.statistic)
@@ -171,7 +171,7 @@ def held_out_evidence(
     )
 
 
-def _given_control(known: FitEvidence, data: IVData, rows: NDArray[np.int64], errors: Sequence[Floats]) -> FitEvidence:
+def _given_control(known: FitEvidence, data: IVData, rows: Integers, errors: Sequence[Floats]) -> FitEvidence:
     """The evidence with what the regression given a control variable says of the errors of curves at held-out rows.
 
     Of several indicators of an outcome's levels the one with the smallest p-value counts, which is multiplied by their
@@ -181,7 +181,7 @@ def _given_control(known: FitEvidence, data: IVData, rows: NDArray[np.int64], er
     if estimates is None:
         return known
     worst, part = min(zip(estimates, data.outcome_parts(), strict=True), key=lambda pair: pair[0].p_value)
-    variance = max(variance_of(part.outcome, data.weights), float(np.finfo(float).tiny))
+    variance = variance_of(part.outcome, data.weights)
     return replace(
         known,
         control_error=worst.size / variance,

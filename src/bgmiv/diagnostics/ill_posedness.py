@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import orth, svdvals
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind
 from bgmiv.linear_iv import LinearIV
@@ -35,7 +35,7 @@ class Shapes(NamedTuple):
         possible: how many shapes a function of the treatment can have: one for a treatment of two values.
     """
 
-    values: NDArray[np.float64]
+    values: Floats
     visible: int
     possible: int
 
@@ -57,14 +57,14 @@ def visible_shapes(data: IVData) -> Shapes | None:
     design = linear.design
     if data.schema.treatment.kind is not BlockKind.continuous or not design.names:
         return None
-    treatment, root = np.asarray(data.treatment[design.rows], np.float64), design.root_weights
+    treatment, root = data.treatment[design.rows].astype(np.float64), design.root_weights
     functions = TreatmentBasis.fit(treatment, 0, _N_SMOOTH)(treatment)
     basis = ColumnBasis.fit(design.instruments, np.random.default_rng(0), fourier_features=1)(design.instruments)
     shown = np.hstack([basis[kind] for kind in ("linear", "splines", "products")])
 
-    def net(part: NDArray[np.float64]) -> NDArray[np.float64]:
+    def net(part: Floats) -> Floats:
         part = design.net(part) * root
-        lengths = np.maximum(np.linalg.norm(part, axis=0), np.finfo(float).tiny)
+        lengths = np.maximum(np.linalg.norm(part, axis=0), TINY)
         return orth(linear.residual(part / lengths), rcond=1e-6)
 
     left, right = net(functions), net(shown)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 from scipy.spatial.distance import pdist, squareform
 
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
@@ -21,6 +22,7 @@ from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
 from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
+from bgmiv.sieve.first_stage import slices_of
 
 __all__ = [
     "MAX_TESTED", "MomentRisks", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
@@ -28,7 +30,6 @@ __all__ = [
     "simple_fits", "variance_of",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 
 MAX_TESTED = 1500
 """Rows used at most: the cost grows with the square of their number."""
@@ -89,9 +90,8 @@ def moment_risk(residuals: ArrayLike, conditions: Sequence[ArrayLike]) -> float:
                 "(m,) or (m, d)."
             )
         columns.append(array)
-    ends = np.cumsum([0, *(array.shape[1] for array in columns)]).tolist()
     c = np.concatenate(columns, axis=1)
-    kernel = GaussianKernel(median_lengthscales(c, list(map(slice, ends[:-1], ends[1:]))))
+    kernel = GaussianKernel(median_lengthscales(c, slices_of(columns)))
     # The kernel is 1 at distance zero, so the pairs of a row with itself add up to the sum of squares.
     pairs = r @ kernel.expand(c, c, r) - r @ r
     return float(pairs / (len(r) * (len(r) - 1)))
@@ -146,7 +146,7 @@ def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int
         That of `moment_risk`, and M. A. Delgado, M. A. Domínguez, P. Lavergne (2006), Consistent tests of conditional
         moment restrictions, Annales d'Économie et de Statistique 81, 33-67.
     """
-    y, weights = np.asarray(data.outcome, np.float64), row_weights(data)
+    y, weights = data.outcome.astype(np.float64), row_weights(data)
     residuals = weights * (y - predicted)
     codes = np.arange(len(y)) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
     n_groups = int(codes.max()) + 1
@@ -159,7 +159,7 @@ def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int
     null = np.einsum("ij,ij->i", signs @ matrix, signs)
     # Signs that equal or mirror the observed ones give the same number up to rounding.
     as_large = int(np.sum(null >= statistic - 1e-9 * abs(statistic)))
-    scale = max(variance_of(y, data.weights), np.finfo(float).tiny) * float(weights @ pairs @ weights)
+    scale = variance_of(y, data.weights) * float(weights @ pairs @ weights)
     return MomentTest(statistic / scale, (1.0 + as_large) / (1.0 + draws), len(y))
 
 
@@ -177,8 +177,8 @@ def row_weights(data: IVData) -> Floats:
 
 
 def variance_of(values: NDArray[np.floating], weights: NDArray[np.floating] | None) -> float:
-    """The variance of some numbers, weighted if there are weights."""
-    return float(np.cov(values.astype(np.float64), aweights=weights, ddof=0))
+    """The variance of some numbers, weighted if there are weights; never zero, so that shares of it are numbers."""
+    return max(float(np.cov(values.astype(np.float64), aweights=weights, ddof=0)), TINY)
 
 
 def _kernel(data: IVData) -> Floats:
@@ -238,7 +238,7 @@ class MomentRisks(NamedTuple):
     treatment_moment_risk: float | None = None
 
 
-def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int64]) -> SimpleFits:
+def simple_fits(data: IVData, train: Integers, held_out: Integers) -> SimpleFits:
     """Fit the simple models on some rows and predict others.
 
     They only serve as benchmarks of prediction, so minimum-norm least squares is enough for any number of columns.
@@ -261,7 +261,7 @@ def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int
 
 
 def _regressions(
-    y: Floats, columns: Floats, root: Floats, train: NDArray[np.int64], held_out: NDArray[np.int64]
+    y: Floats, columns: Floats, root: Floats, train: Integers, held_out: Integers
 ) -> tuple[Floats, Floats]:
     """Predictions of held-out rows by a linear and a kernel ridge regression; `root` holds the roots of the weights."""
     linear = np.column_stack([np.ones(len(columns)), columns])
@@ -269,13 +269,13 @@ def _regressions(
     return linear[held_out] @ beta, _kernel_ridge(columns, y, root, train, held_out)
 
 
-def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> MomentRisks:
+def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: SimpleFits) -> MomentRisks:
     """Held-out moment risks of a fit and of the simple models, on 1500 rows at most."""
     rows = held_out[:MAX_TESTED]
     part = data.take(rows)
     conditions = conditions_of(part)
     y, weights = part.outcome.astype(np.float64), row_weights(part)
-    variance = max(variance_of(data.outcome, data.weights), np.finfo(float).tiny)
+    variance = variance_of(data.outcome, data.weights)
 
     def share(values: Floats) -> float:
         residuals = weights * (y - values[: len(rows)])
@@ -287,12 +287,10 @@ def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, 
     return MomentRisks(share(predicted), share(simple.structural), share(simple.treatment_only))
 
 
-def _standard(values: NDArray[np.floating], train: NDArray[np.int64], weights: Floats) -> Floats:
-    array: Floats = values.astype(np.float64)
-    if not array.shape[1]:
-        return array
-    centre = np.average(array[train], axis=0, weights=weights[train])
-    spread = np.sqrt(np.average((array[train] - centre) ** 2, axis=0, weights=weights[train]))
+def _standard(values: NDArray[np.floating], train: Integers, weights: Floats) -> Floats:
+    array, shares = values.astype(np.float64), weights[train] / weights[train].sum()
+    centre = shares @ array[train]
+    spread = np.sqrt(shares @ (array[train] - centre) ** 2)
     return (array - centre) / np.where(spread > 0, spread, 1.0)
 
 
@@ -300,9 +298,7 @@ def _coefficients(columns: Floats, target: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
 
 
-def _kernel_ridge(
-    columns: Floats, y: Floats, root: Floats, train: NDArray[np.int64], held_out: NDArray[np.int64]
-) -> Floats:
+def _kernel_ridge(columns: Floats, y: Floats, root: Floats, train: Integers, held_out: Integers) -> Floats:
     """Predictions of held-out rows; lengthscale and penalty by generalised cross-validation on the training rows.
 
     `root` holds the square roots of the weights: rows, targets and the kernel matrix are multiplied by them.
@@ -324,7 +320,7 @@ def _kernel_ridge(
         for penalty in _PENALTIES * len(train):
             shrunk = penalty / (values + penalty)
             left = target @ target - np.sum(moments**2 / values * (1.0 - shrunk**2))
-            score = float(left / (len(train) - np.sum(1.0 - shrunk)) ** 2)
+            score = left / (len(train) - np.sum(1.0 - shrunk)) ** 2
             if score < best:
                 best = score
                 predicted = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))
@@ -332,7 +328,7 @@ def _kernel_ridge(
     return np.clip(centre + predicted, y[train].min(), y[train].max())
 
 
-def cross_fits(data: IVData, rows: NDArray[np.int64]) -> SimpleFits:
+def cross_fits(data: IVData, rows: Integers) -> SimpleFits:
     """The simple models' predictions of some rows, fitted without the rows' own fold: five folds of whole groups.
 
     Beside these rows as many others are used as 5000 in all allow, so that there are rows to fit on at any number.
@@ -349,7 +345,7 @@ def cross_fits(data: IVData, rows: NDArray[np.int64]) -> SimpleFits:
     return SimpleFits(*predicted)
 
 
-def _folds(data: IVData, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _folds(data: IVData, rng: np.random.Generator) -> Iterator[tuple[Integers, Integers]]:
     """The other rows of each of five folds, whole groups, in random order, and those of the fold."""
     fold = row_folds(data.n_rows, _N_FOLDS, rng, data.groups)
     for each in range(int(fold.max()) + 1):
@@ -358,12 +354,12 @@ def _folds(data: IVData, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.
             yield others, np.flatnonzero(fold == each)
 
 
-def compared_within(data: IVData, train: NDArray[np.int64], rows: NDArray[np.int64], values: Floats) -> Floats:
+def compared_within(data: IVData, train: Integers, rows: Integers, values: Floats) -> Floats:
     """Predictions `(..., n)` of rows, whose level of a category no training row has shifted to that level's mean.
 
     The effect of such a level is not to be had from other rows; so outcome and prediction are compared within it.
     """
-    y, values = np.asarray(data.outcome, np.float64)[rows], values.copy()
+    y, values = data.outcome[rows].astype(np.float64), values.copy()
     weights = row_weights(data)[rows]
     for block in data.schema.blocks:
         if block.kind is not BlockKind.categorical:
@@ -377,7 +373,7 @@ def compared_within(data: IVData, train: NDArray[np.int64], rows: NDArray[np.int
     return values
 
 
-def explained_beyond(data: IVData, rows: NDArray[np.int64], residuals: Floats) -> float:
+def explained_beyond(data: IVData, rows: Integers, residuals: Floats) -> float:
     """What instruments and covariates explain of residuals of some rows, by regressions fitted without their fold.
 
     The better of a linear and a kernel regression, in squared units of the residuals; 0 where neither explains any.

@@ -14,10 +14,10 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from bgmiv.arrays import Floats
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LinearEffect", "Sensitivity", "sensitivity"]
 
-Floats = NDArray[np.float64]
 
 _MAX_FREE = 12
 _TITLE = "Sensitivity to direct effects of the instruments"
@@ -163,7 +162,7 @@ def sensitivity(
         DataError: there is no single linear effect, or too many instruments may have direct effects.
     """
     check_level(level)
-    if data.schema.treatment.width > 1 or data.schema.outcome.width > 1:
+    if not data.schema.has_one_effect:
         raise DataError(
             "sensitivity needs a single linear effect, and a treatment or an outcome with three or more levels has "
             "none. Compare two levels at a time."
@@ -239,23 +238,19 @@ class LinearEffect:
         self.estimate = float(self.slopes[0])
         self.half = self.quantile * float(np.sqrt(self.covariance[0, 0]))
 
-    def ends(self, corners: Floats) -> tuple[float, float]:
-        """The lowest and the highest end of the intervals at direct effects `(c, q)`."""
-        weights = np.hstack([np.ones((len(corners), 1)), corners])
-        centres = weights @ self.slopes
-        variances = np.einsum("ij,jk,ik->i", weights, self.covariance, weights)
-        halves = self.quantile * np.sqrt(np.maximum(variances, 0.0))
-        return float(np.min(centres - halves)), float(np.max(centres + halves))
-
     def union(self, bounds: Floats) -> tuple[float, float]:
-        """The same over a box of direct effects `(q, 2)`."""
+        """The lowest and the highest end of the intervals over a box of direct effects `(q, 2)`."""
         free = int(np.sum(bounds[:, 0] < bounds[:, 1]))
         if free > _MAX_FREE:
             raise DataError(
                 f"gamma allows direct effects of {free} instruments; at most {_MAX_FREE} are possible. Set the others "
                 "to (0, 0)."
             )
-        return self.ends(np.asarray(list(product(*map(np.unique, bounds)))))
+        weights = np.array([(1.0, *corner) for corner in product(*map(np.unique, bounds))])
+        centres = weights @ self.slopes
+        variances = np.einsum("ij,jk,ik->i", weights, self.covariance, weights)
+        halves = self.quantile * np.sqrt(np.maximum(variances, 0.0))
+        return float(np.min(centres - halves)), float(np.max(centres + halves))
 
     def local(self, bounds: Floats) -> tuple[float, float]:
         """The interval with normal direct effects, 95% of which lie within bounds `(q, 2)`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bgmiv.diagnostics.explanations import SEVERITIES, Limits, Severity, html_table, worst
-from bgmiv.fitted import FitEvidence, FittedMethod
+from bgmiv.fitted import FitEvidence, FittedMethod, Measured
 from bgmiv.linear_iv import VERY_WEAK
 
 __all__ = [
@@ -172,7 +172,7 @@ class Verdict:
 
     Args:
         severity: "doubtful" or "failed", that of the worst finding; "good" if there is none and all was measured;
-            "note" if not all was, or if a line was found and no check could have shown a curve.
+            "note" if not all was, or if the fit is linear and no check could have shown a curve.
         findings: the reasons; empty for a good fit.
         evidence: the measurements behind them.
 
@@ -239,30 +239,22 @@ def judge(evidence: FitEvidence) -> Verdict:
     """The verdict on a fit: as bad as its worst finding."""
     e = evidence
     n_tried = e.n_failed + e.n_members
-    networks_alone = e.network_weight is None and e.n_steps is not None
+    only_networks = e.network_weight is None and e.n_steps is not None
     # A model that explains everything is no benchmark.
     linear, flexible = (
         None if other is None or other > _EVERYTHING else other for other in (e.linear_explained, e.flexible_explained)
     )
-    measured = {
+    # Most findings are a measurement by the same name.
+    measured = {key: getattr(e, key, None) for key in FINDINGS} | {
         "held_out": e.n_held_out,
         "steps": e.n_steps,
-        "instrument_f": e.instrument_f,
-        "first_stage_gain": e.first_stage_gain,
-        "explained": e.outcome_explained if networks_alone else None,
+        "explained": e.outcome_explained if only_networks else None,
         "behind_linear": _behind(e.outcome_explained, linear),
         "behind_flexible": _behind(e.outcome_explained, flexible),
         "missed": _missed(e.outcome_explained, linear, flexible),
-        "covariates_gain": e.covariates_gain,
         "moment_linear": _excess(e.moment_risk, e.linear_moment_risk),
-        "moment_p": e.moment_p,
         "control_error": _error_given_control(e),
         "moment_treatment": _excess(e.moment_risk, e.treatment_moment_risk),
-        "outcome_gap": e.outcome_gap,
-        "treatment_gap": e.treatment_gap,
-        "disagreement": e.disagreement,
-        "near_floor": e.near_floor,
-        "latent_spread": e.latent_spread,
         "penalised_covariates": e.n_penalised,
         "failed_members": e.n_failed / n_tried if n_tried else None,
     }
@@ -281,12 +273,12 @@ def judge(evidence: FitEvidence) -> Verdict:
     return replace(verdict, severity=worst([least, *(finding.severity for finding in findings)]))
 
 
-def _behind(own: float | None, other: float | None) -> float | None:
+def _behind(own: Measured, other: Measured) -> Measured:
     """The ratio of unexplained shares; None without a benchmark."""
     return None if own is None or other is None else (1.0 - own) / (1.0 - other)
 
 
-def _missed(own: float | None, *others: float | None) -> float | None:
+def _missed(own: Measured, *others: Measured) -> Measured:
     """The share of what the best of others explains that a fit does not; None where that is next to nothing.
 
     With much noise this shows what the ratio of unexplained shares does not.
@@ -295,12 +287,12 @@ def _missed(own: float | None, *others: float | None) -> float | None:
     return None if own is None or not best > _MIN_EXPLAINED else (best - own) / best
 
 
-def _excess(risk: float | None, other: float | None) -> float | None:
+def _excess(risk: Measured, other: Measured) -> Measured:
     """By how much a moment risk exceeds another; an estimate below zero counts as zero."""
     return None if risk is None or other is None else risk - max(other, 0.0)
 
 
-def _error_given_control(e: FitEvidence) -> float | None:
+def _error_given_control(e: FitEvidence) -> Measured:
     """The error that the regression given a control variable shows; 0 where that is chance."""
     if e.control_error is None or e.control_p is None:
         return None
@@ -315,7 +307,7 @@ def _shown(e: FitEvidence) -> bool:
 
 
 def _line_remark(e: FitEvidence) -> str:
-    """What a line that a method found says of the effect."""
+    """What it says of the effect that a method which can fit curves has fitted a line."""
     if e.visible_shapes is None or e.shapes is None:
         return "The data show no interaction, so the estimate is that of linear two-stage least squares."
     if e.visible_shapes >= _MIN_VISIBLE:

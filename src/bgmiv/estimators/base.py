@@ -449,9 +449,9 @@ def _announce_heavy_row(data: IVData) -> None:
     if data.weights is None:
         return
     row, n = int(np.argmax(data.weights)), data.n_rows
-    largest = float(data.weights[row])
+    largest = data.weights[row]
     if largest > _HEAVY_SHARE * n and largest > _HEAVY_WEIGHT:
-        effective = n**2 / float(np.sum(np.square(data.weights)))
+        effective = n**2 / np.sum(np.square(data.weights))
         warn_user(
             f"row {row} has {largest / n:.0%} of all weight ({data.weights_name}): the {n} rows count as "
             f"{effective:.3g} of equal weight (Kish's effective number). Check that it is no mistake.",

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bgmiv.analysis.analysis import AnalysisRequest
 from bgmiv.analysis.build import FitOnRows, grid_of
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
@@ -31,7 +32,7 @@ from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at, req
 from bgmiv.errors import BGMIVError, ConfigError, DataError
 from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod, MethodConfig
-from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -166,7 +167,7 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
         DataError: the fit ignores its instruments, or the outcome has three or more levels.
     """
     asked = AnalysisRequest.of(t0=t0, t1=t1, level=level)
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
+    if not isinstance(repeats, int) or repeats < 2:
         raise ConfigError(f"repeats must be a whole number of 2 or more, got {repeats!r}.")
     fitted, data, seed, config = own.fitted, own.data, own.seed, own.refit_config
     require_intervals(fitted)
@@ -176,9 +177,9 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
     if data.schema.outcome.width > 1:
         raise DataError(f"outcome {data.schema.outcome.name!r} has three or more levels; calibrate one at a time.")
     doses = np.concatenate([[grid.t0, grid.t1], _curve_doses(data)])
-    averages, points = _answers(fitted, data, doses, data.treatment)
+    averages, points = _answers(fitted, own.rows, doses, data.treatment)
     values = averages.estimate.values
-    truth = {EFFECT: np.asarray(values[1] - values[0]), POINTS: points.values, CURVE: values[2:]}
+    truth = {EFFECT: values[1] - values[0], POINTS: points.values, CURVE: values[2:]}
     draw = _generator(fitted, data)
 
     def items() -> Iterator[_Repeat]:
@@ -206,8 +207,8 @@ def _run(
         fitted = config.fit(data, seed)
     except BGMIVError:
         return None
-    averages, points = _answers(fitted, data, doses, observed)
-    own, size = FitRows(data, Rows(data.covariates, data.weights)), float(doses[1] - doses[0])
+    own, size = FitRows(data, Rows(data.covariates, data.weights)), doses[1] - doses[0]
+    averages, points = _answers(fitted, own.rows, doses, observed)
     default, usual = (
         effect_of(averages, (0, 1), size, fitted, level, own, method=method) for method in ("auto", "usual")
     )
@@ -223,8 +224,8 @@ def _run(
 
 def _ratios(interval: Interval, truth: Floats) -> Floats:
     lower, upper = (np.ravel(end) for end in interval)
-    half = np.maximum((upper - lower) / 2.0, np.finfo(float).tiny)
-    return np.asarray(np.abs((lower + upper) / 2.0 - np.ravel(truth)) / half, np.float64)
+    half = np.maximum((upper - lower) / 2.0, TINY)
+    return np.abs((lower + upper) / 2.0 - np.ravel(truth)) / half
 
 
 def _ratio(interval: Interval, truth: float) -> float:
@@ -237,14 +238,13 @@ def _ratio(interval: Interval, truth: float) -> float:
 def _curve_doses(data: IVData) -> Floats:
     """The treatments of the curve."""
     if data.schema.treatment.kind is BlockKind.continuous:
-        ends = np.quantile(np.asarray(data.treatment, np.float64), [0.05, 0.95])
+        ends = np.quantile(data.treatment.astype(np.float64), [0.05, 0.95])
         return np.linspace(ends[0], ends[1], _DOSES)
     return np.arange(float(max(2, data.schema.treatment.width)))
 
 
-def _answers(fitted: FittedMethod, data: IVData, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
+def _answers(fitted: FittedMethod, rows: Rows, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
     """What is asked of every data set, at the rows and treatments of the data at hand: averages, and points of g."""
-    rows = Rows(data.covariates, data.weights)
     averages = average(fitted, Query(doses[:, None], rows), intervals=True)
     return averages, estimate_at(fitted, Query(observed[None], rows).drawn(_MAX_POINTS), intervals=True)
 
@@ -253,15 +253,13 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     """Draws data sets."""
     first = fit_sieve(SieveConfig(), BlockReduction().fit(data).apply(data))
     n, rows = data.n_rows, Rows(data.covariates, data.weights)
-    units = np.arange(n) if data.groups is None else np.asarray(data.groups)
-    observed = np.asarray(data.treatment, np.float64)
+    units = np.arange(n) if data.groups is None else data.groups
+    observed = data.treatment.astype(np.float64)
     discrete = data.schema.treatment.discrete
-    levels = max(2, data.schema.treatment.width) if discrete else 0
     # The first stage is that of standardised columns.
-    unexplained = first.residuals[:, : max(levels - 1, 1)] * first.function.treatment.scale
+    unexplained = first.residuals * first.function.treatment.scale
     if discrete:
-        indicators = observed[:, None] == np.arange(1, levels)
-        others = np.clip(indicators - unexplained, 0.0, 1.0)
+        others = np.clip(data.schema.treatment.regressors(observed) - unexplained, 0.0, 1.0)
         chances = np.column_stack([np.maximum(1.0 - others.sum(axis=1), 0.0), others])
         ends = np.cumsum(chances / chances.sum(axis=1, keepdims=True), axis=1)
     else:
@@ -270,19 +268,19 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     def structural(x: Floats) -> Floats:
         return fitted.at(Query(x[None], rows))[0]
 
-    errors = np.asarray(data.outcome, np.float64) - structural(observed)
+    errors = data.outcome.astype(np.float64) - structural(observed)
 
     def draw(rng: np.random.Generator) -> IVData:
         signs = rng.choice([-1.0, 1.0], int(units.max()) + 1)[units]
         if discrete:
             ranks = _ranks(ends, observed.astype(np.intp), rng, signs)
-            x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), levels - 1).astype(np.float64)
+            x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), ends.shape[1] - 1).astype(np.float64)
         else:
             x = observed - left + signs * left
         if data.schema.outcome.discrete:
             before, after = (np.clip(structural(each), 0.0, 1.0) for each in (observed, x))
             edges = np.column_stack([before, np.ones(n)])
-            code = (np.asarray(data.outcome) < 0.5).astype(np.intp)
+            code = (data.outcome < 0.5).astype(np.intp)
             y = (_ranks(edges, code, rng, signs) <= after).astype(np.float64)
         else:
             y = structural(x) + signs * errors
@@ -291,7 +289,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     return draw
 
 
-def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator, signs: Floats) -> Floats:
+def _ranks(ends: Floats, codes: Integers, rng: np.random.Generator, signs: Floats) -> Floats:
     """U uniform within what the cumulative probabilities `(n, K)` give to each row's code; 1 - U for a sign of -1."""
     rows = np.arange(len(codes))
     low = np.where(codes > 0, ends[rows, codes - 1], 0.0)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from bgmiv.arrays import Floats
 from bgmiv.covariance import ErrorsName
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, role_label
@@ -15,13 +16,14 @@ from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FittedMethod, MethodConfig
-from bgmiv.intervals import Floats, Source
+from bgmiv.intervals import Sources
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.support import LinearSupport
 
 __all__ = [
     "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number", "chosen_preset",
+    "usable_rows",
 ]  # fmt: skip
 
 C = TypeVar("C")
@@ -67,19 +69,19 @@ class FittedSieve(FittedMethod):
         """The structural function in units of the outcome, `(m, n)`."""
         return self.function.at(query, query.rows.encoded_by(self))
 
-    def factors(self, query: Query) -> tuple[Source, ...]:
+    def factors(self, query: Query) -> Sources:
         """Which rows were drawn, by the robust covariance; and the bias of smoothing, by its prior."""
         return self.function.factors(query, query.rows.encoded_by(self))
 
-    def average_factors(self, query: Query) -> tuple[Source, ...]:
+    def average_factors(self, query: Query) -> Sources:
         """The same of averages: where all rows have the same treatments, columns are averaged before their products."""
-        if query.treatment.shape[1] > 1 or self.function.effects is not None:
+        if query.treatment.shape[1] > 1 or self.function.effects.names:
             return super().average_factors(query)
         parts = self.function.covariates(query.rows.encoded_by(self)[0])
         means = {kind: query.rows.shares[None] @ part for kind, part in parts.items()}
         middle = replace(self.function, covariates=cast(Any, lambda _: means))
-        no_rows = np.zeros((1, 0))
-        sources = middle.factors(Query(query.treatment, Rows(no_rows)), (no_rows, no_rows, no_rows, no_rows))
+        nothing = np.zeros((1, 0), np.int64)
+        sources = middle.factors(Query(query.treatment, Rows(np.zeros((1, 0)))), (nothing,) * 4)
         return tuple(source._replace(factors=source.factors[..., 0]) for source in sources)
 
 
@@ -94,6 +96,13 @@ def check_instrument(data: IVData, method: str, *, use_instrument: bool = True) 
     """Refuse data without instruments, for a method that uses them."""
     if use_instrument and data.instruments.shape[1] == 0:
         raise DataError(f"{method} needs an instrument; pass at least one in instruments=.")
+
+
+def usable_rows(data: IVData, method: str, *, use_instrument: bool) -> IVData:
+    """The rows with a weight above zero; refuses outcomes and instruments that a method in closed form cannot use."""
+    check_one_number(data, method)
+    check_instrument(data, method, use_instrument=use_instrument)
+    return data if data.weights is None or data.weights.all() else data.take(data.weights > 0)
 
 
 def check_no_weights(data: IVData, method: str) -> None:

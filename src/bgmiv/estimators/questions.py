@@ -15,6 +15,7 @@ from bgmiv.analysis import plots
 from bgmiv.analysis.analysis import Analysis, AnalysisArguments, AnalysisRequest
 from bgmiv.analysis.build import FitOnRows
 from bgmiv.analysis.page import write_report
+from bgmiv.arrays import Floats
 from bgmiv.data.formula import FormulaReader
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
@@ -108,7 +109,7 @@ class QuestionsMixin:
         known = self._on_rows or self.saved_analysis_
         return known is not None and known.weak
 
-    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
+    def predict(self, treatment: Any, covariates: Any = None) -> Floats:
         """The structural function at `treatment` (a value or one a row) and `covariates`, in original units.
 
         After a fit on a table or by a formula, `covariates` may be any table that holds the columns used.
@@ -131,7 +132,7 @@ class QuestionsMixin:
         return self._interval_of_rows(query, _first, level, probability=discrete, band=band)
 
     @checked_arguments
-    def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
+    def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> Floats:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change.
 
         Args:
@@ -208,12 +209,11 @@ class QuestionsMixin:
         interval = average_effect(fitted, query, level, own, method=method)
         self._warn_share(float(interval.in_support))
         # Where the robust set could have been given and was not, the usual interval is good enough.
-        schema = fitted.schema
-        judged = method == "auto" and own is not None and schema.treatment.width == schema.outcome.width == 1
+        judged = method == "auto" and own is not None and fitted.schema.has_one_effect
         return replace(interval, note="") if judged else self._noted(interval)
 
     @checked_arguments
-    def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
+    def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> Floats:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
         query = slope_query(self._fitted(), treatment, self._read(covariates), step)
         return self._of_rows(query, contrast) / step
@@ -239,7 +239,7 @@ class QuestionsMixin:
             sample_weight: sampling weights, how many rows of the population each row stands for.
         """
         query = self._query_along(treatments, covariates, sample_weight)
-        shown = np.atleast_1d(np.asarray(treatments))
+        shown = np.atleast_1d(treatments)
         if not average:
             return DoseResponse(shown, estimate_at(self._fitted(), query).values)
         return DoseResponse(shown, average_over(self._fitted(), query).estimate.values)
@@ -261,7 +261,7 @@ class QuestionsMixin:
         """
         query = self._query_along(treatments, covariates, sample_weight)
         fitted = self._fitted()
-        labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        labels = tuple(np.atleast_1d(treatments).tolist())
         shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "labels": labels, "band": band}
         if not average:
             return self._noted(
@@ -270,7 +270,7 @@ class QuestionsMixin:
         averages = average_over(fitted, query, intervals=True)
         return self._noted(interval_of(averages.estimate, level, in_support=averages.support, **shown), "treatment")
 
-    def in_support(self, treatment: Any, covariates: Any = None) -> np.ndarray:
+    def in_support(self, treatment: Any, covariates: Any = None) -> Floats:
         """Whether the data show such a treatment at such covariates, for each row; elsewhere g is extrapolated."""
         return self._fitted().in_support(self._query_at(treatment, covariates))[0]
 
@@ -502,7 +502,7 @@ class QuestionsMixin:
             raise DataError(f"rows={rows!r} needs the rows of the fit. Give them with attach_data(table).")
         query = self._query_pair(t0, t1, None, weights)
         wanted = query.treatment[1 if rows == "treated" else 0, 0]
-        chosen = np.flatnonzero(np.asarray(self.data_.treatment) == wanted)
+        chosen = np.flatnonzero(self.data_.treatment == wanted)
         if not len(chosen):
             raise DataError(f"no row of the fit has the treatment {(t1 if rows == 'treated' else t0)!r}.")
         # Without covariates one row stands for all.
@@ -518,11 +518,11 @@ class QuestionsMixin:
             return rows_of(schema, own.rows, weights=weights)
         return rows_of(schema, self._read(covariates), n_rows=n_rows, weights=weights)
 
-    def _of_rows(self, query: Query, change: Callable[[Estimate], Estimate]) -> np.ndarray:
+    def _of_rows(self, query: Query, change: Callable[[Estimate], Estimate]) -> Floats:
         """A function of g at each row, with a warning where most are extrapolations."""
         few = query.drawn(_MAX_SUPPORT_ROWS)
         self._warn_share(float(np.mean(self._fitted().in_support(few) @ few.rows.shares)))
-        return np.asarray(change(estimate_at(self._fitted(), query)).values)
+        return change(estimate_at(self._fitted(), query)).values
 
     def _interval_of_rows(
         self, query: Query, change: Callable[[Estimate], Estimate], level: float, **shown: Any

@@ -26,7 +26,7 @@ from bgmiv.errors import ModelFileError
 
 __all__ = ["DTYPES", "Arrays", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
 
-_FORMAT, _VERSION = "bgmiv model", 9
+_FORMAT, _VERSION = "bgmiv model", 10
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
 # A save takes seconds: an older folder beside is that of a process that was killed.

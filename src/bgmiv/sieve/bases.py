@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import BSpline, CubicSpline
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
 from bgmiv.data.within import LevelEffects, ordinary_covariates
-from bgmiv.intervals import STRENGTH, Source
+from bgmiv.intervals import STRENGTH, Source, Sources
 
 __all__ = [
-    "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis",
-    "column_products", "term_columns", "term_sums",
+    "FOURIER_FEATURES", "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline",
+    "Term", "TreatmentBasis", "column_products", "term_columns", "term_sums",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
+
+FOURIER_FEATURES = 60
+"""How many random Fourier features there are, unless a configuration says otherwise."""
 
 _DEGREE = 3
 # Rows by which a basis is set up; evenly spread ones stand for more.
@@ -106,14 +108,14 @@ class Spline(NamedTuple):
         # Either sign is an eigenvector: that which rises at the right end.
         signs = np.sign(rest[np.argmax(points)] @ rotation)
         rotation = rotation * np.where(signs == 0.0, 1.0, signs)
-        return cls(knots, np.asarray(line, np.float64), np.asarray(rotation, np.float64))
+        return cls(knots, line, rotation)
 
     def __call__(self, values: Floats) -> Floats:
         """The functions at `(n,)` values, `(n, m)`."""
-        inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
+        inside = np.clip(values, self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
         columns = BSpline.design_matrix(inside, self.knots, self.degree).toarray()
-        return np.asarray((columns - line) @ self.rotation, np.float64)
+        return (columns - line) @ self.rotation
 
     @property
     def degree(self) -> int:
@@ -127,7 +129,7 @@ def _levels_roughness(points: Floats) -> Floats:
     middle, steps = (second[1:] + second[:-1]) / 2.0, np.diff(points)[:, None]
     # Simpson's rule, which is exact: second derivatives are straight lines between the points.
     ends = second[1:].T @ (steps * second[1:]) + second[:-1].T @ (steps * second[:-1])
-    return np.asarray((ends + 4.0 * middle.T @ (steps * middle)) / 6.0, np.float64)
+    return (ends + 4.0 * middle.T @ (steps * middle)) / 6.0
 
 
 NONLINEAR = ("splines", "products", "fourier features")
@@ -154,19 +156,24 @@ class ColumnBasis(NamedTuple):
             where that is nothing.
     """
 
-    used: NDArray[np.int64]
+    used: Integers
     shift: Floats
     scale: Floats
-    moderators: NDArray[np.int64]
+    moderators: Integers
     splines: tuple[tuple[int, Spline], ...]
-    pairs: NDArray[np.int64]
+    pairs: Integers
     directions: Floats
     phases: Floats
     expected: Floats
 
     @classmethod
     def fit(
-        cls, columns: Floats, rng: np.random.Generator, *, fourier_features: int = 60, max_columns: int = 120
+        cls,
+        columns: Floats,
+        rng: np.random.Generator,
+        *,
+        fourier_features: int = FOURIER_FEATURES,
+        max_columns: int = 120,
     ) -> ColumnBasis:
         """The basis of columns `(n, p)`; of splines and of products there are none rather than more than `max_columns`.
 
@@ -210,7 +217,7 @@ class ColumnBasis(NamedTuple):
 
     def linear(self, columns: Floats) -> Floats:
         """The columns of rows `(n, p)`, standardised and without redundant ones."""
-        return (np.asarray(columns, np.float64)[:, self.used] - self.shift) / self.scale
+        return (columns[:, self.used] - self.shift) / self.scale
 
     def __call__(self, columns: Floats) -> dict[str, Floats]:
         """The functions at rows `(n, p)` by kind; spline interactions are with the linear terms of other columns."""
@@ -243,7 +250,7 @@ def _standard(columns: Floats) -> tuple[Floats, Floats]:
     return columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
 
 
-def _independent(z: Floats) -> NDArray[np.int64]:
+def _independent(z: Floats) -> Integers:
     """Positions of standardised columns that are no linear combinations of those before them.
 
     With as many columns as rows the last ones always are, and all are kept: a penalty then decides.
@@ -315,13 +322,13 @@ class TreatmentBasis(NamedTuple):
         n_splines = 0 if self.spline is None else self.spline.rotation.shape[1]
         return {"constant": 1, "linear": self.n_linear, "spline": n_splines}
 
-    def __call__(self, values: np.ndarray) -> Floats:
+    def __call__(self, values: FloatArray) -> Floats:
         """Linear terms, then the spline, at `(n,)` treatments."""
         linear = (_linear(values, self.levels) - self.shift) / self.scale
         return linear if self.spline is None else np.hstack([linear, self.spline(linear[:, 0])])
 
 
-def _linear(values: np.ndarray, levels: int) -> Floats:
+def _linear(values: FloatArray, levels: int) -> Floats:
     """Numbers as they are, or the indicators of levels but the first, `(n, k)`."""
     column = np.asarray(values, np.float64)[:, None]
     return np.asarray(column == np.arange(1, levels), np.float64) if levels else column
@@ -424,9 +431,9 @@ class SieveFunction:
         roots: by source of uncertainty, roots R of the parts R Rᵀ of the covariance of d and the coefficients
             (`bgmiv.sieve.second_stage.SecondStage`).
         penalties: the ridge of each penalised term that was kept.
-        gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
         probabilities: of the terms that are averaged over, that there is such a function.
-        effects: what is kept of absorbed indicators, with columns for f and for the terms; None if there are none.
+        effects: what is kept of absorbed indicators, with columns for f and for the terms; of no levels if there are
+            none.
         dof: degrees of freedom of the root "sampling".
         first_stage_f: the effective F of the predicted treatment, as the one instrument; None without instruments.
     """
@@ -438,15 +445,14 @@ class SieveFunction:
     weight: float
     roots: dict[str, Floats]
     penalties: dict[str, float]
-    gains: dict[str, float]
     probabilities: dict[str, float]
-    effects: LevelEffects | None = None
+    effects: LevelEffects
     dof: float = np.inf
     first_stage_f: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together: of a file that anyone may have written."""
-        if self.effects is not None and self.effects.columns.shape[1] != 1 + len(self.coefficients):
+        if self.effects.columns.shape[1] != 1 + len(self.coefficients):
             raise ValueError("its levels and coefficients have different sizes.")
 
     @property
@@ -474,13 +480,10 @@ class SieveFunction:
             schema: of the reduced covariates.
             covariates: `(n, p)`, wide blocks reduced.
         """
-        effects = self.effects
-        columns = ordinary_covariates(schema, covariates, () if effects is None else effects.names)
+        columns = ordinary_covariates(schema, covariates, self.effects.names)
         base, slopes = term_sums(self.terms, self.coefficients, self.covariates(columns), self.treatment.sizes)
-        if effects is None:
-            return columns, base, slopes, np.zeros((len(columns), 0), np.int64)
-        places = effects.places(schema, covariates)
-        of_levels = effects.own_effects(np.append(self.weight, self.coefficients))
+        places = self.effects.places(schema, covariates)
+        of_levels = self.effects.own_effects(np.append(self.weight, self.coefficients))
         return columns, base + np.sum(of_levels[places], axis=1), slopes, places
 
     def at(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> Floats:
@@ -489,29 +492,25 @@ class SieveFunction:
         own = query.collect(lambda x, rows: base[rows] + np.sum(self.treatment(x) * slopes[rows], axis=1), _MAX_POINTS)
         return own if learned is None else own + self.weight * learned
 
-    def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
+    def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> Sources:
         """Which rows were drawn; the bias of smoothing by its prior, and the largest one; the first stage's noise."""
         v, _, _, places = encoded
         effects, of_covariates = self.effects, self.covariates(v)
         roots = np.hstack(list(self.roots.values()))
 
-        def moved(x: FloatArray, rows: NDArray[np.intp]) -> np.ndarray:
+        def moved(x: FloatArray, rows: Integers) -> Floats:
             known = {kind: part[rows] for kind, part in of_covariates.items()}
             own = np.hstack(term_columns(self.terms, self.treatment(x), known, self.treatment.sizes))
-            if effects is not None:
-                own -= effects.means(places[rows])[:, 1:]
-            return own @ roots[1:]
+            return (own - effects.means(places[rows])[:, 1:]) @ roots[1:]
 
         moves = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
         if learned is not None:
-            centre = 0.0 if effects is None else effects.means(places)[:, 0]
-            moves = moves + roots[0][:, None, None] * (learned - centre)
+            moves = moves + roots[0][:, None, None] * (learned - effects.means(places)[:, 0])
         widths = [part.shape[1] for part in self.roots.values()]
         parts = dict(zip(self.roots, np.split(moves, np.cumsum(widths)[:-1]), strict=True))
-        if effects is not None:
-            noise = effects.noise(places, len(query.treatment))
-            parts["sampling"] = np.concatenate([parts["sampling"], noise])
-            # The levels' own means do not move with the slope.
-            parts[STRENGTH] = np.concatenate([parts[STRENGTH], np.zeros_like(noise)])
+        noise = effects.noise(places, len(query.treatment))
+        parts["sampling"] = np.concatenate([parts["sampling"], noise])
+        # The levels' own means do not move with the slope.
+        parts[STRENGTH] = np.concatenate([parts[STRENGTH], np.zeros_like(noise)])
         dofs = dict.fromkeys(parts, np.inf) | {"sampling": self.dof}
         return tuple(Source(name, part, dofs[name]) for name, part in parts.items() if len(part))

@@ -13,16 +13,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.sieve.bases import Spline, column_products
-from bgmiv.sieve.penalties import BlockEvidence, Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
+from bgmiv.sieve.penalties import Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
-__all__ = ["ControlTerms", "Observed", "Sizes", "generalised_residual", "standardised"]
+__all__ = ["Observed", "Sizes", "control_curves", "generalised_residual", "standardised"]
 
-Floats = NDArray[np.float64]
 
 _MIN_ROWS_A_COLUMN = 4
 _SPLINES = 4
@@ -31,24 +30,19 @@ _MIN_PROBABILITY = 1e-3
 _MIN_SIZE = 0.2
 
 
-class ControlTerms(NamedTuple):
-    """Functions of control variables on which the error of an outcome may depend.
+def control_curves(controls: Floats, covariates: Floats, *, curved: bool) -> tuple[Floats, Floats]:
+    """Functions of control variables `(n, k)`, beside themselves, on which the error of an outcome may depend.
 
-    Attributes:
-        linear: the control variables, `(n, k)`.
-        splines: of each, `(n, c)`; none for a treatment with levels.
-        products: of each with each covariate, `(n, p)`.
+    Args:
+        controls: the control variables.
+        covariates: those by which they are multiplied.
+        curved: False without splines, for a treatment with levels.
+
+    Returns:
+        Splines of each, and products of each with each covariate.
     """
-
-    linear: Floats
-    splines: Floats
-    products: Floats
-
-    @classmethod
-    def of(cls, linear: Floats, covariates: Floats, *, curved: bool) -> ControlTerms:
-        """Those of control variables `(n, k)`, with products with some covariates."""
-        splines = [Spline.fit(values, _SPLINES)(values) for values in linear.T] if curved else []
-        return cls(linear, np.hstack([linear[:, :0], *splines]), column_products(linear, covariates))
+    splines = [Spline.fit(values, _SPLINES)(values) for values in controls.T] if curved else []
+    return np.hstack([controls[:, :0], *splines]), column_products(controls, covariates)
 
 
 class Observed(NamedTuple):
@@ -98,11 +92,7 @@ class Sizes(NamedTuple):
     moments: Moments
     shape: Prior
 
-    def likelihoods(self, block: slice, variances: Floats) -> Floats:
-        """Log likelihoods of prior variances `(m,)` of a block, less that of none."""
-        return BlockEvidence.of(self.moments, block).gains(variances) / 2.0
-
-    def joint(self, own: NDArray[np.intp], deviation: float) -> Callable[[Floats], Posterior]:
+    def joint(self, own: Integers, deviation: float) -> Callable[[Floats], Posterior]:
         """Gives the posterior of some columns of terms for prior variances `(m, k)`, averaged over confounding.
 
         Args:
@@ -133,11 +123,11 @@ def standardised(residuals: Floats, predicted: Floats, covariates: Floats) -> Fl
     known = np.column_stack([np.ones(len(predicted)), predicted, predicted**2, covariates])
     sizes = np.abs(residuals)
     expected = known @ np.linalg.lstsq(known, sizes, rcond=None)[0]
-    return np.asarray(residuals / np.maximum(expected / sizes.mean(axis=0), _MIN_SIZE), np.float64)
+    return residuals / np.maximum(expected / sizes.mean(axis=0), _MIN_SIZE)
 
 
 def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
     r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
     p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
     density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
-    return np.asarray((treatment - p) * density / (p * (1.0 - p)), np.float64)
+    return (treatment - p) * density / (p * (1.0 - p))

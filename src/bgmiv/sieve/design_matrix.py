@@ -6,17 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Booleans, Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within, ordinary_covariates
-from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.bases import (
+    FOURIER_FEATURES,
+    TERMS,
+    UNPENALISED,
+    ColumnBasis,
+    TreatmentBasis,
+    column_products,
+    term_columns,
+)
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["MIN_ROWS_A_COLUMN", "Columns", "instrument_blocks"]
 
-Floats = NDArray[np.float64]
 
 # A term with more columns is not offered.
 _MAX_COLUMNS = 200
@@ -40,7 +47,7 @@ class Columns(NamedTuple):
 
     data: IVData
     sampling: Sampling
-    order: NDArray[np.intp]
+    order: Integers
     y: Floats
     x: Floats
     v: Floats
@@ -51,7 +58,13 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(
-        cls, data: IVData, rng: np.random.Generator, *, fourier_features: int, splines: int, segments: int = 9
+        cls,
+        data: IVData,
+        rng: np.random.Generator,
+        *,
+        splines: int,
+        segments: int = 9,
+        fourier_features: int = FOURIER_FEATURES,
     ) -> Columns:
         """The columns of rows, wide blocks reduced, in double precision, and their bases.
 
@@ -79,12 +92,12 @@ class Columns(NamedTuple):
     @property
     def scale(self) -> float:
         """The standard deviation of the rest."""
-        return float(np.std(self.y - self.centre))
+        return np.std(self.y - self.centre)
 
     @property
     def outcome(self) -> Floats:
         """The outcome, standardised."""
-        return np.asarray((self.y - self.centre) / self.scale, np.float64)
+        return (self.y - self.centre) / self.scale
 
     def blocks(self, terms: Sequence[str], functions: Floats) -> BlocksAt:
         """The columns of terms, by rows, of functions of the treatment `(n, k)`."""
@@ -114,7 +127,7 @@ class Columns(NamedTuple):
         return self.covariates.linear(self.v)
 
     @property
-    def varying(self) -> NDArray[np.bool_]:
+    def varying(self) -> Booleans:
         """Which of these absorbed indicators do not determine, `(p,)`."""
         return np.any(self.within.residual(self.linear) != 0.0, axis=0)
 
@@ -143,7 +156,11 @@ class Columns(NamedTuple):
 
 
 def instrument_blocks(
-    columns: Columns, fourier_features: int, rng: np.random.Generator, *, max_unpenalised: float = np.inf
+    columns: Columns,
+    rng: np.random.Generator,
+    *,
+    fourier_features: int = FOURIER_FEATURES,
+    max_unpenalised: float = np.inf,
 ) -> Callable[[Floats], BlocksAt]:
     """The first stage's regressors, for the instruments of each row `(n, k)`; the first block is not penalised.
 

@@ -12,15 +12,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.sieve.penalties import choose_penalties, penalised_solve, ridges_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["FirstStage", "LeftOut", "first_stage", "left_out_errors", "one_thread", "slices_of"]
 
-Floats = NDArray[np.float64]
 
 # What a row that determines its own prediction leaves of its error.
 _MIN_LEFT_OUT = 1e-3
@@ -48,7 +47,7 @@ class FirstStage(NamedTuple):
     predicted: Floats
     residuals: Floats
     regressors: BlocksAt
-    kept: tuple[NDArray[np.intp], ...]
+    kept: tuple[Integers, ...]
     inverses: tuple[Floats, ...]
     coefficients: Floats
 
@@ -77,7 +76,7 @@ def first_stage(blocks_at: BlocksAt, targets: Floats, sampling: Sampling, min_ga
     n_first, n_targets, blocks = first.shape[1], targets.shape[1], slices_of(others)
     size = sum(block.shape[1] for block in others)
 
-    def columns_at(rows: slice | NDArray[np.intp]) -> list[Floats]:
+    def columns_at(rows: slice | Integers) -> list[Floats]:
         return [*blocks_at(rows), targets[rows]]
 
     grams = sampling.grams(columns_at)
@@ -129,14 +128,14 @@ class LeftOut(NamedTuple):
         by_fold: $\beta_f$ of each fold, `(folds, k)`; None where every row is a fold of its own.
     """
 
-    used: NDArray[np.intp]
+    used: Integers
     coefficients: Floats
     inverse: Floats
     target: int
     by_fold: Floats | None
 
     @classmethod
-    def of(cls, used: NDArray[np.intp], coefficients: Floats, inverse: Floats, target: int, grams: Floats) -> LeftOut:
+    def of(cls, used: Integers, coefficients: Floats, inverse: Floats, target: int, grams: Floats) -> LeftOut:
         """From the Gram matrices of columns and target of each fold."""
         if len(grams) == 1:
             return cls(used, coefficients, inverse, target, None)
@@ -154,12 +153,12 @@ class LeftOut(NamedTuple):
         target, columns = columns[:, self.target], columns[:, self.used]
         n_used = len(self.used) - n_controls
         if self.by_fold is not None:
-            return np.asarray(target - columns[:, :n_used] @ self.by_fold[fold, :n_used], np.float64)
+            return target - columns[:, :n_used] @ self.by_fold[fold, :n_used]
         leverage = np.sum((columns @ self.inverse) * columns, axis=1)
         errors = (target - columns @ self.coefficients) / np.maximum(1.0 - leverage, _MIN_LEFT_OUT)
         controls = columns[:, n_used:]
         moved = np.sum((controls @ self.inverse[n_used:]) * columns, axis=1) * errors
-        return np.asarray(errors + controls @ self.coefficients[n_used:] - moved, np.float64)
+        return errors + controls @ self.coefficients[n_used:] - moved
 
 
 def left_out_errors(

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.within import LevelEffects
 from bgmiv.errors import ConfigError, FitWarning, NotIdentifiedError
 from bgmiv.intervals import STRENGTH
-from bgmiv.sieve.bases import LINEAR, NONLINEAR, SieveFunction, term_sums
-from bgmiv.sieve.control import ControlTerms, Observed, standardised
+from bgmiv.sieve.bases import FOURIER_FEATURES, LINEAR, NONLINEAR, SieveFunction, term_sums
+from bgmiv.sieve.control import Observed, control_curves, standardised
 from bgmiv.sieve.design_matrix import MIN_ROWS_A_COLUMN, Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage
 from bgmiv.sieve.penalties import Prior
@@ -28,7 +28,6 @@ __all__ = [
     "warn_of_shrunk",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 
 _SPLINES = 6
 _MIN_ROWS = 30
@@ -48,7 +47,6 @@ _S_SHAPED = 0.9
 _SLOPES = 0.5
 # That confounding is not linear in the control variables.
 _NOT_LINEAR = 0.5
-_TINY = float(np.finfo(float).tiny)
 
 
 @dataclass(frozen=True)
@@ -58,17 +56,13 @@ class SieveConfig:
     Args:
         min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
         fourier_features: number of random Fourier features of the covariates.
-        waves: the former name of `fourier_features`; refused.
     """
 
     min_gain: float = 4.0
-    fourier_features: int = 60
-    waves: InitVar[int | None] = None
+    fourier_features: int = FOURIER_FEATURES
 
-    def __post_init__(self, waves: int | None) -> None:
+    def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
-        if waves is not None:
-            raise ConfigError(f"waves is now fourier_features: pass fourier_features={waves}.")
         if not self.min_gain >= 0.0:
             raise ConfigError(f"min_gain must be 0 or more, got {self.min_gain}.")
         if self.fourier_features < 1:
@@ -89,9 +83,9 @@ class Learned(NamedTuple):
     averaged: Floats
     treatment: Floats
 
-    def take(self, rows: NDArray[Any]) -> Learned:
+    def take(self, rows: Any) -> Learned:
         """Some rows, or all in another order."""
-        return Learned(*(np.asarray(part[rows], np.float64) for part in self))
+        return Learned(*(part[rows].astype(np.float64) for part in self))
 
 
 class SieveFit(NamedTuple):
@@ -114,7 +108,7 @@ class SieveFit(NamedTuple):
         root = np.ones((data.n_rows, 1)) if data.weights is None else np.sqrt(data.weights, dtype=np.float64)[:, None]
         controls, errors = np.column_stack([np.ones(data.n_rows), self.residuals]), data.outcome - self.left_out
         fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
-        return np.asarray(errors - fitted, np.float64)
+        return errors - fitted
 
 
 def min_rows(n_instruments: int) -> int:
@@ -153,7 +147,7 @@ def fit_sieve(
     functions, n_linear = columns.treatment(columns.x), columns.treatment.n_linear
     first, strength = FirstStage.exogenous(functions), None
     if use_instrument:
-        regressors = instrument_blocks(columns, config.fourier_features, rng)
+        regressors = instrument_blocks(columns, rng, fourier_features=config.fourier_features)
         first = columns.first_stage(regressors(columns.w), functions, min_gain)
         predicted = first.predicted[:, :n_linear]
         columns = _with_expected_treatment(columns, predicted, min_gain)
@@ -227,11 +221,11 @@ def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats) -> fl
     statistics = []
     for z, x in zip(*np.split(both.T, 2), strict=True):
         # A prediction that goes the wrong way in rows that it has not seen is none.
-        slope = max(float(z @ x) / max(float(z @ z), _TINY), 0.0)
+        slope = max(z @ x / max(z @ z, TINY), 0.0)
         scores = z * (x - z * slope)
         sums = scores if columns.data.groups is None else np.bincount(columns.data.groups, scores)
-        statistics.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), _TINY))
-    return min(statistics)
+        statistics.append((slope * (z @ z)) ** 2 / max(sums @ sums, TINY))
+    return float(min(statistics))
 
 
 def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: float) -> Columns:
@@ -275,11 +269,10 @@ def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Seq
     """
     within, n, v = columns.within, columns.treatment.n_linear, columns.linear
     linear = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
-    controls = ControlTerms.of(linear, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
-    both = [part for part in (controls.splines, controls.products) if part.size]
-    parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both]
+    both = control_curves(linear, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
+    parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both if part.size]
     shape = Prior(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
-    curves = within.residual(np.hstack([controls.splines, controls.products]))
+    curves = within.residual(np.hstack(both))
     return Observed(within.net(columns.blocks(terms, functions)), within.residual(linear), curves, shape)
 
 
@@ -323,7 +316,7 @@ def sieve_function(
     second: SecondStage,
     learned: Learned | None = None,
     *,
-    others: Floats | None = None,
+    others: Floats | float = 0.0,
     strength: float | None = None,
 ) -> SieveFunction:
     """The function in units of the outcome, without the terms that neither the estimate nor its intervals have.
@@ -354,7 +347,7 @@ def sieve_function(
         mean[1] += columns.centre
     roots = {name: np.sqrt(columns.correction) * scaled(root) for name, root in second.roots.items()}
     # By one unit of the slope in units of the data, not by one of standardised variables.
-    roots[STRENGTH] = roots[STRENGTH] * (float(columns.treatment.scale[0]) / columns.scale)
+    roots[STRENGTH] = roots[STRENGTH] * (columns.treatment.scale[0] / columns.scale)
     widths = [block.shape[1] for block in columns.blocks(terms, functions)(slice(0, 1))]
     matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots.values()) > 0.0
     shown = [bool(part.any()) for part in np.split(matters, np.cumsum([1, *widths]))[1:-1]]
@@ -362,18 +355,14 @@ def sieve_function(
     kept = [name for name, show in zip(terms, shown, strict=True) if show]
     penalised = terms[len(terms) - len(second.ridges) :]
     ridges = dict(zip(penalised, second.ridges.tolist(), strict=True))
-    effects = None
+    effects = LevelEffects((), (), np.zeros(0), np.zeros((0, rows.sum())), np.zeros(0))
     if within:
         # At the treatments that were observed.
         kept_at = columns.blocks(kept, functions)
         f = np.zeros(len(columns.y)) if learned is None else learned.averaged
         left = len(columns.y) - within.dof(columns.data.groups) - int(np.count_nonzero(mean[rows]))
         effects = LevelEffects.fit(
-            within,
-            columns.y if others is None else columns.y - others,
-            lambda some: [f[some, None], *kept_at(some)],
-            mean[rows],
-            left,
+            within, columns.y - others, lambda some: [f[some, None], *kept_at(some)], mean[rows], left
         )
     return SieveFunction(
         treatment=columns.treatment,
@@ -383,7 +372,6 @@ def sieve_function(
         weight=float(mean[0]),
         roots={name: root[rows] for name, root in roots.items()},
         penalties={name: ridge for name, ridge in ridges.items() if np.isfinite(ridge)},
-        gains=dict(zip(penalised, second.gains.tolist(), strict=True)),
         probabilities={penalised[i]: probability for i, probability in second.probabilities.items()},
         effects=effects,
         dof=errors_of(columns.data).dof(),

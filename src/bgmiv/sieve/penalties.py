@@ -12,19 +12,18 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from bgmiv.arrays import TINY, Floats, Integers
+
 __all__ = [
-    "Averaged", "BlockEvidence", "Cleared", "Evidence", "Moments", "Penalties", "Posterior", "Prior",
+    "Averaged", "BlockEvidence", "Evidence", "Moments", "Penalties", "Posterior", "Prior",
     "average_priors", "choose_penalties", "penalised_solve", "priors_of", "ridges_of",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 Noise = Callable[[Floats], tuple[Floats, float]]
 """For coefficients, the robust covariance of the moments and the variance of an error."""
 
-_TINY = float(np.finfo(float).tiny)
 _NEGLIGIBLE = 1e-9
 # Of columns cleared of others, and of the covariance of their moments: below this share is rounding.
 _REAL = 1e-8
@@ -91,36 +90,26 @@ class Moments(NamedTuple):
     covariance: Floats
     ridges: Floats
 
-    def cleared(self, own: NDArray[np.intp], least: float) -> Cleared:
+    def cleared(self, own: slice | Integers, least: float) -> tuple[Floats, ...]:
         """Some columns cleared of all others; directions in which less is left of their Gram matrix are none.
 
         Ridges of these columns do not count.
+
+        Returns:
+            The eigenvalues and eigenvectors of what is left of their Gram matrix, what is left of the moments along
+            these, and the covariance of that.
         """
         others = self.ridges.copy()
         others[own] = np.inf
         fits = penalised_solve(self.gram, self.gram[:, own], others)
-        values, vectors = np.linalg.eigh(self.gram[np.ix_(own, own)] - self.gram[own] @ fits)
+        values, vectors = np.linalg.eigh(self.gram[own][:, own] - self.gram[own] @ fits)
         values, vectors = values[values > least], vectors[:, values > least]
         weights = -fits @ vectors
         weights[own] = vectors
         used = np.isfinite(others)
         used[own] = True
         noise = weights[used].T @ self.covariance[np.ix_(used, used)] @ weights[used]
-        return Cleared(values, vectors, weights.T @ self.moments, noise)
-
-
-class Cleared(NamedTuple):
-    """Some columns cleared of all others, along the eigenvectors of what is left of their Gram matrix.
-
-    Attributes:
-        values, vectors: the eigenvalues and the eigenvectors.
-        moments, noise: what is left of the moments, and the covariance of that.
-    """
-
-    values: Floats
-    vectors: Floats
-    moments: Floats
-    noise: Floats
+        return values, vectors, weights.T @ self.moments, noise
 
 
 class BlockEvidence(NamedTuple):
@@ -149,16 +138,17 @@ class BlockEvidence(NamedTuple):
                 they are those of the Gram matrix.
         """
         squares = np.diag(known.gram) if squares is None else squares
-        left = known.cleared(np.arange(own.start, own.stop), _NEGLIGIBLE * np.max(squares[own], initial=_TINY))
-        noise = np.diag(left.noise)
+        least = _NEGLIGIBLE * np.max(squares[own], initial=TINY)
+        values, _, moments, covariance = known.cleared(own, least)
+        noise = np.diag(covariance)
         real = noise > 0.0
-        return cls(left.values[real], left.moments[real], noise[real])
+        return cls(values[real], moments[real], noise[real])
 
     def gains(self, priors: Floats) -> Floats:
         """Twice the gains in log likelihood of prior variances `(m,)`."""
         total = self.noise + priors[:, None] * self.values**2
         gains = self.moments**2 * (1.0 / self.noise - 1.0 / total) - np.log(total / self.noise)
-        return np.asarray(np.sum(gains, axis=1), np.float64)
+        return np.sum(gains, axis=1)
 
     def best(self, variance: float, unit: float = np.inf) -> tuple[float, float]:
         """The prior variance of the largest likelihood, 0 where nothing is left of the block, and twice its gain.
@@ -173,19 +163,19 @@ class BlockEvidence(NamedTuple):
             return 0.0, 0.0
         gains = self.gains(priors)
         best = int(np.argmax(gains))
-        return float(priors[best]), float(gains[best])
+        return priors[best], gains[best]
 
     def likely(self, variance: float) -> float:
         """The prior variance of a block that is left out: that of the largest likelihood if it gains anything."""
         prior, gain = self.best(variance)
         return prior if gain > 0.0 and prior > self._possible(variance, np.inf)[0] else 0.0
 
-    def expected(self, variance: float, unit: float, seen: Callable[[Floats], Floats] | None = None) -> float:
+    def expected(self, variance: float, unit: float, seen: BlockEvidence | None = None) -> float:
         """The posterior mean of the prior variance of a block that is left out, under the prior of :func:`priors_of`.
 
         Args:
             variance, unit: as in :meth:`best`.
-            seen: the log likelihoods of variances by what else is known, less that of none.
+            seen: what else is known of the size of the coefficients.
         """
         priors = self._possible(variance, unit)
         if not len(priors):
@@ -195,11 +185,11 @@ class BlockEvidence(NamedTuple):
         shares = np.append(1.0 - _OTHER, _OTHER * _SHARES)
         logs = np.append(0.0, self.gains(possible) / 2.0)
         if seen is not None:
-            known = np.append(0.0, seen(possible))
+            known = np.append(0.0, seen.gains(possible) / 2.0)
             likelihoods = np.exp(known - known.max())
-            logs = logs + np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * float(shares @ likelihoods))
+            logs = logs + np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * (shares @ likelihoods))
         odds = shares * np.exp(logs - logs.max())
-        return float(odds[1:] @ possible / odds.sum())
+        return odds[1:] @ possible / odds.sum()
 
     def _possible(self, variance: float, unit: float) -> Floats:
         if not len(self.values) or variance <= 0.0 or unit == 0.0:
@@ -233,8 +223,8 @@ def choose_penalties(
     min_gain: float = 4.0,
     *,
     squares: Floats | None = None,
-    others: Floats | None = None,
-    units: Floats | None = None,
+    others: Floats | float = 0.0,
+    units: Floats | float = np.inf,
 ) -> Penalties:
     r"""Ridges by marginal likelihood, robust to errors of unequal variance: blocks enter one by one.
 
@@ -253,8 +243,8 @@ def choose_penalties(
         min_gain: what a block must gain to enter.
         squares: `(p,)` sums of squares of the columns before others were cleared from them; None if `gram` is that of
             the columns as they are.
-        others: `(p,)` the ridges of columns in none of the blocks; None: they are not penalised.
-        units: by block, as in :meth:`BlockEvidence.best`; None: every variance is possible.
+        others: `(p,)` the ridges of columns in none of the blocks; by default they are not penalised.
+        units: by block, as in :meth:`BlockEvidence.best`; by default every variance is possible.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -264,8 +254,7 @@ def choose_penalties(
         >>> np.isfinite(found.ridges), bool(5.0 < found.ridges[0] < 20.0)
         (array([ True, False]), True)
     """
-    others = np.zeros(len(moments)) if others is None else others
-    units = np.full(len(blocks), np.inf) if units is None else units
+    others, units = np.broadcast_to(others, len(moments)), np.broadcast_to(units, len(blocks))
     ridges, gains = np.full(len(blocks), np.inf), np.zeros(len(blocks))
     entered: list[int] = []
     while True:
@@ -275,7 +264,7 @@ def choose_penalties(
         left_out, priors = {}, np.zeros(len(blocks))
         for i in np.flatnonzero(np.isinf(ridges)).tolist():
             left_out[i] = BlockEvidence.of(known, blocks[i], squares)
-            priors[i], gains[i] = left_out[i].best(variance, float(units[i]))
+            priors[i], gains[i] = left_out[i].best(variance, units[i])
         chosen = max(left_out, key=lambda block: gains[block], default=None)
         if chosen is None or priors[chosen] == 0.0 or gains[chosen] < min_gain:
             return Penalties(ridges, gains, known, variance, left_out)
@@ -283,7 +272,7 @@ def choose_penalties(
         entered.append(chosen)
         for i in entered * _ROUNDS:
             known = known._replace(ridges=ridges_of(blocks, ridges, others))
-            prior, _ = BlockEvidence.of(known, blocks[i], squares).best(variance, float(units[i]))
+            prior, _ = BlockEvidence.of(known, blocks[i], squares).best(variance, units[i])
             ridges[i] = variance / prior if prior else np.inf
 
 
@@ -317,7 +306,7 @@ def priors_of(shapes: Sequence[Prior], deviation: float, step: int = 1) -> list[
     sizes, shares = (_DEVIATIONS * deviation)[::step] ** 2, _SHARES[::step]
     for shape in shapes:
         for size, share in zip(sizes, shares / shares.sum(), strict=True):
-            priors.append(Prior(size * shape.variances, float(share) * shape.probability, shape.smooth))
+            priors.append(Prior(size * shape.variances, share * shape.probability, shape.smooth))
     return priors
 
 
@@ -333,11 +322,11 @@ class Evidence(NamedTuple):
     slopes: Floats
 
     @classmethod
-    def of(cls, known: Moments, own: NDArray[np.intp]) -> Evidence:
+    def of(cls, known: Moments, own: Integers) -> Evidence:
         """Of the moments of all columns, for some of these."""
-        values, vectors, moments, noise = known.cleared(own, _REAL * max(np.max(np.diag(known.gram)[own]), _TINY))
+        values, vectors, moments, noise = known.cleared(own, _REAL * max(np.max(np.diag(known.gram)[own]), TINY))
         variances, axes = np.linalg.eigh(noise)
-        real = variances > _REAL * max(np.max(variances, initial=0.0), _TINY)
+        real = variances > _REAL * max(np.max(variances, initial=0.0), TINY)
         whiten = axes[:, real].T / np.sqrt(variances[real])[:, None]
         return cls(whiten @ moments, (whiten * values) @ vectors.T)
 
@@ -352,7 +341,7 @@ class Evidence(NamedTuple):
         logs = -np.sum(np.log(np.diagonal(factor, axis1=1, axis2=2)), axis=1) - 0.5 * np.sum(signal**2, axis=1)
         means = variances * np.einsum("mr,mrk->mk", signal, slopes)
         left = variances - variances**2 * np.sum(slopes**2, axis=1)
-        return Posterior(np.asarray(logs, np.float64), np.asarray(means**2 + np.maximum(left, 0.0), np.float64))
+        return Posterior(logs, means**2 + np.maximum(left, 0.0))
 
 
 class Averaged(NamedTuple):
@@ -405,7 +394,7 @@ def average_priors(
         groups, group_of = np.unique(has_function, axis=0, return_inverse=True)
         weights = (np.ravel(group_of) == np.arange(len(groups))[:, None]) * likely / likely.sum()
         totals = weights.sum(axis=1)
-        sizes = weights @ posterior.squares / np.maximum(totals, _TINY)[:, None]
+        sizes = weights @ posterior.squares / np.maximum(totals, TINY)[:, None]
         variances, allowed = np.vstack([variances, sizes]), np.vstack([variances, _ALLOWANCE * sizes])
         hidden = shares * [all(one.smooth for one in chosen) for chosen in combinations]
         shares = np.concatenate([_MISLEADING * hidden / hidden.sum(), (1.0 - _MISLEADING) * totals])
@@ -414,12 +403,12 @@ def average_priors(
     probabilities = np.exp(logs - np.max(logs))
     probabilities /= probabilities.sum()
     kept = np.flatnonzero(probabilities >= _MIN_PROBABILITY)
-    share = float(probabilities[kept].sum())
-    return [Averaged(float(probabilities[i]) / share, variances[i], allowed[i]) for i in kept]
+    share = probabilities[kept].sum()
+    return [Averaged(probabilities[i] / share, variances[i], allowed[i]) for i in kept]
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:
-    size = np.sqrt(np.maximum(np.diag(matrix), _TINY))
+    size = np.sqrt(np.maximum(np.diag(matrix), TINY))
     matrix, right = matrix / np.outer(size, size), (right.T / size).T
     try:
         factor = cho_factor(matrix)
@@ -428,4 +417,4 @@ def _solve(matrix: Floats, right: Floats) -> Floats:
         regular = False
     # With columns that are combinations of others: the shortest of the coefficients that fit equally well.
     solved = cho_solve(factor, right) if regular else np.linalg.pinv(matrix, rcond=_SINGULAR, hermitian=True) @ right
-    return np.asarray((solved.T / size).T, np.float64)
+    return (solved.T / size).T

@@ -7,15 +7,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.covariance import ROBUST, Errors, cluster_sums, errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import absorbed_blocks, level_places
 
 __all__ = ["PIECE", "BlocksAt", "Sampling", "Scores"]
 
-Floats = NDArray[np.float64]
 BlocksAt = Callable[[Any], list[Floats]]
 """The regressors at some rows (a slice or positions), in blocks."""
 Scores = tuple[Any, list[tuple[Floats, Floats]]]
@@ -35,20 +34,20 @@ class Sampling(NamedTuple):
     """How rows were drawn, and how they are split.
 
     Attributes:
-        weights: `(n,)`, or None for one each.
+        weights: `(n,)`.
         groups: `(n,)` codes from 0 of rows that belong together, or None.
         folds: slices of rows, one after the other; groups lie within one. Where there is only one, every row is a
             fold of its own.
         errors: what the covariance allows for.
     """
 
-    weights: Floats | None
-    groups: NDArray[np.int64] | None
+    weights: Floats
+    groups: Integers | None
     folds: Sequence[slice]
     errors: Errors = ROBUST
 
     @classmethod
-    def draw(cls, data: IVData, rng: np.random.Generator) -> tuple[Sampling, IVData, NDArray[np.intp]]:
+    def draw(cls, data: IVData, rng: np.random.Generator) -> tuple[Sampling, IVData, Integers]:
         """Folds of the rows; the rows sorted by their fold, and their order.
 
         Rows of a group are in one fold. Without groups, rows of a level of the largest covariate that is absorbed are:
@@ -67,7 +66,7 @@ class Sampling(NamedTuple):
         ends = np.cumsum(np.bincount(fold)).tolist()
         folds = [slice(start, stop) for start, stop in pairwise([0, *ends]) if stop > start]
         rows = data.take(order)
-        weights = None if rows.weights is None else np.asarray(rows.weights, np.float64)
+        weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights.astype(np.float64)
         return cls(weights, rows.groups, folds, errors_of(rows)), rows, order
 
     @property
@@ -77,7 +76,7 @@ class Sampling(NamedTuple):
 
     def root(self, rows: Any) -> Floats:
         """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
-        return np.ones((1, 1)) if self.weights is None else np.sqrt(self.weights[rows])[:, None]
+        return np.sqrt(self.weights[rows])[:, None]
 
     def pieces(self, fold: slice | None = None) -> Iterator[slice]:
         """A fold, or all of them, in pieces of rows."""
@@ -97,7 +96,7 @@ class Sampling(NamedTuple):
             grams.append(sum(columns.T @ columns for columns in pieces))
         return np.array(grams, np.float64)
 
-    def some_rows(self) -> NDArray[np.intp]:
+    def some_rows(self) -> Integers:
         """Evenly spread rows, or whole groups, that stand for all in a covariance."""
         if self.n_rows <= _MAX_NOISE_ROWS:
             return np.arange(self.n_rows)
@@ -123,13 +122,13 @@ class Sampling(NamedTuple):
                 noise = noise + left.T @ left
                 count += len(left)
                 continue
-            scores = np.asarray(sum(columns * residuals[:, None] for columns, residuals in parts), np.float64)
+            scores: Any = sum(columns * residuals[:, None] for columns, residuals in parts)
             if not sums:
                 middle = middle + scores.T @ scores
             for i, way in enumerate(self.errors.ways):
                 sums[i] = sums[i] + cluster_sums(scores, way.codes[rows], way.n_clusters)
         if self.errors.classical:
-            return np.asarray(np.einsum("ab,abpq->pq", noise / count, middle), np.float64)
+            return np.einsum("ab,abpq->pq", noise / count, middle)
         for total, way in zip(sums, self.errors.ways, strict=True):
             middle = middle + way.sign * (total.T @ total)
-        return np.asarray(middle, np.float64)
+        return middle

@@ -7,14 +7,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bgmiv.covariance import Errors, left_out_score, mended, tell_mended
+from bgmiv.arrays import TINY, Floats, Integers
+from bgmiv.covariance import Errors, left_out_score, mended
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH
 from bgmiv.sieve.control import Observed
 from bgmiv.sieve.first_stage import FirstStage, LeftOut, left_out_errors, one_thread, slices_of
 from bgmiv.sieve.penalties import (
     Averaged,
+    BlockEvidence,
     Evidence,
     Penalties,
     Prior,
@@ -28,9 +29,7 @@ from bgmiv.sieve.sampling import PIECE, BlocksAt, Sampling, Scores
 
 __all__ = ["FunctionSizes", "Regression", "SecondStage", "second_stage"]
 
-Floats = NDArray[np.float64]
 
-_TINY = float(np.finfo(float).tiny)
 # A share of an outcome's mean square below this is what rounding leaves of an outcome without noise.
 _ROUNDING = 1e-10
 # Below this a noisy regressor says next to nothing of what it stands for.
@@ -51,7 +50,6 @@ class SecondStage(NamedTuple):
             `BOUND`: the bias of penalties with each block's prior variance times its number of coefficients, so that
             the length of a row is the largest bias of coefficients that are as long as their prior says.
         ridges: by penalised block; infinite for one that was left out.
-        gains: by penalised block, as in :class:`~bgmiv.sieve.penalties.Penalties`.
         priors: by penalised block, the prior variance of its coefficients, also of one that was left out.
         left_out: `(n,)` each row's outcome as predicted by coefficients of the other rows or folds, the residuals' part
             aside.
@@ -61,7 +59,6 @@ class SecondStage(NamedTuple):
     coefficients: Floats
     roots: dict[str, Floats]
     ridges: Floats
-    gains: Floats
     priors: Floats
     left_out: Floats
     probabilities: dict[int, float]
@@ -125,7 +122,7 @@ class _Piece(NamedTuple):
     def errors(self, coefficients: Floats) -> Floats:
         """What these coefficients leave of the outcome."""
         size = len(coefficients)
-        return np.asarray(self.columns[:, size] - self.columns[:, :size] @ coefficients, np.float64)
+        return self.columns[:, size] - self.columns[:, :size] @ coefficients
 
 
 _Pieces = Callable[[], Iterable[_Piece]]
@@ -167,7 +164,7 @@ class _Scores(NamedTuple):
 
     problem: Regression
     coefficients: Floats
-    kept: NDArray[np.intp]
+    kept: Integers
     pieces: _Pieces
     share: float
     width: int
@@ -176,7 +173,7 @@ class _Scores(NamedTuple):
 
     @classmethod
     def of(
-        cls, problem: Regression, coefficients: Floats, kept: NDArray[np.intp], pieces: _Pieces, *, strength: bool
+        cls, problem: Regression, coefficients: Floats, kept: Integers, pieces: _Pieces, *, strength: bool
     ) -> _Scores:
         """From the rows of some pieces."""
         first, n_terms, size = problem.first, len(coefficients) - problem.n_controls, len(kept)
@@ -192,7 +189,7 @@ class _Scores(NamedTuple):
                 moves[k][:size] += (columns * change[:, [k]]).T @ piece.instruments[:, used]
             if strength and moves:
                 moves[0][size:] -= columns.T @ piece.instruments[:, first.kept[0]]
-            square += float(np.sum(piece.errors(coefficients) ** 2))
+            square += np.sum(piece.errors(coefficients) ** 2)
             count += len(columns)
         share = problem.sampling.n_rows / count
         moves = [share * each for each in moves]
@@ -235,14 +232,9 @@ class _Scores(NamedTuple):
             else:
                 factor = count / (count - 1) * (n - 1) / n * correction
                 middle = middle + way.sign * factor * self.covariance(Errors(ways=(way._replace(sign=1.0),)))
-        if len(errors.ways) == 1:
-            return np.asarray(middle, np.float64)
-        positive, was_mended = mended(middle)
-        if was_mended:
-            tell_mended()
-        return positive
+        return mended(errors, middle)
 
-    def _without(self, cluster: NDArray[np.intp], inverse: Floats) -> Floats:
+    def _without(self, cluster: Integers, inverse: Floats) -> Floats:
         """By how much the scores change without some rows.
 
         The first stage's coefficients change, which moves the scores, and then those of the second.
@@ -311,7 +303,7 @@ def second_stage(
     mean, inverse = np.tensordot(shares, each, 1), np.tensordot(shares, inverses, 1)
     coefficients = np.zeros(size)
     coefficients[kept] = mean
-    effective = float(np.sum((inverse * inner)[kept < n_terms]))
+    effective = np.sum((inverse * inner)[kept < n_terms])
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
 
     def pieces() -> Iterable[_Piece]:
@@ -334,8 +326,8 @@ def second_stage(
     def biases(of_blocks: Sequence[tuple[slice, float]]) -> list[Floats]:
         return [bias[:, :0], *(bias[:, block] * np.sqrt(prior * correction) for block, prior in of_blocks if prior > 0)]
 
-    fixed = [(block, float(priors[i])) for i, block in enumerate(blocks) if i not in averaged]
-    means = [(blocks[i], float(np.mean(shares @ variances[:, blocks[i]]))) for i in averaged]
+    fixed = [(block, priors[i]) for i, block in enumerate(blocks) if i not in averaged]
+    means = [(blocks[i], np.mean(shares @ variances[:, blocks[i]])) for i in averaged]
     smoothing = biases(fixed)
     if len(shares) > 1:
         smoothing.append(np.eye(size)[:, kept] @ _root(spread))
@@ -344,7 +336,7 @@ def second_stage(
     if problem.noisy is not None:
         calibration = np.zeros(size)
         calibration[kept] = inverse @ total[kept, size + 1]
-        reliability = min(max(float(calibration[0]), _MIN_RELIABILITY), 1.0)
+        reliability = min(max(calibration[0], _MIN_RELIABILITY), 1.0)
         turn[:, 0] -= calibration / reliability
         turn[0, 0] = 1.0 / reliability
     turn, root = turn[:n_terms], _root(turned)
@@ -360,7 +352,6 @@ def second_stage(
             STRENGTH: turn[:, kept] @ root[len(kept) :],
         },
         ridges=penalties.ridges,
-        gains=penalties.gains,
         priors=priors,
         left_out=problem.outcome - errors[:, 0],
         probabilities={i: float(shares @ variances[:, blocks[i]].any(axis=1)) for i in averaged},
@@ -405,22 +396,23 @@ def _choose(
         min_gain, known: as in :func:`second_stage`.
     """
     gram, moments, square = total[:-1, :-1], total[:-1, -1], total[-1, -1]
+    every = np.arange(len(moments))
     unpenalised = np.where(np.diag(gram) == 0.0, np.inf, 0.0)
 
     def noise(coefficients: Floats) -> tuple[Floats, float]:
-        scores = _Scores.of(problem, coefficients, np.arange(len(moments)), lambda: sample, strength=False)
+        scores = _Scores.of(problem, coefficients, every, lambda: sample, strength=False)
         return scores.covariance(), scores.variance
 
     def unexplained(ridges: Floats) -> float:
         """What columns with the ridges of blocks leave of the outcome's mean square."""
         coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, unpenalised))
         left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
-        share = float(left) / square
+        share = left / square
         return share if share > _ROUNDING else 0.0
 
-    units, averaged = None, {}
+    units, averaged = np.full(len(blocks), np.inf), {}
     if known is not None:
-        units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, _TINY)
+        units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, TINY)
         averaged = dict(known.averaged)
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=unpenalised, units=units)
     sizes = None
@@ -436,13 +428,13 @@ def _choose(
     priors = penalties.variance / penalties.ridges
     for i, evidence in penalties.left_out.items():
         # Also of those that gain something but too little to enter.
-        if units is None:
+        if known is None:
             priors[i] = evidence.likely(penalties.variance)
         else:
-            seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
-            priors[i] = evidence.expected(penalties.variance, float(units[i]), seen)
+            seen = None if sizes is None else BlockEvidence.of(sizes.moments, blocks[i])
+            priors[i] = evidence.expected(penalties.variance, units[i], seen)
     models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
-    own = np.concatenate([np.zeros(0, np.intp), *(np.arange(blocks[i].start, blocks[i].stop) for i in averaged)])
+    own = np.concatenate([every[:0], *(every[blocks[i]] for i in averaged)])
     if averaged:
         without = penalties.ridges.copy()
         without[list(averaged)] = np.inf
@@ -461,5 +453,5 @@ def _choose(
 def _root(covariance: Floats) -> Floats:
     """As few columns R as have the covariance R Rᵀ."""
     values, vectors = np.linalg.eigh(covariance)
-    there = values > 1e-12 * max(values[-1], _TINY)
-    return np.asarray(vectors[:, there] * np.sqrt(values[there]), np.float64)
+    there = values > 1e-12 * max(values[-1], TINY)
+    return vectors[:, there] * np.sqrt(values[there])
