@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bgmiv.progress import Reporter, RichReporter, silent
+from bgmiv.progress import Reporter, RichReporter, silent, task
 
 
 def drive(reporter: Reporter) -> None:
@@ -33,6 +33,29 @@ def test_a_stage_stands_before_its_phases(capfd: pytest.CaptureFixture[str]) -> 
         reporter.stage("networks")
         drive(reporter)
     assert "demand: networks: warm start" in capfd.readouterr().err
+
+
+def test_the_next_stage_takes_the_place_of_the_last(capfd: pytest.CaptureFixture[str]) -> None:
+    with RichReporter("demand") as reporter:
+        for stage in ("member 1 of 2", "member 2 of 2"):
+            reporter.stage(stage)
+            drive(reporter)
+    err = capfd.readouterr().err
+    assert "demand: member 1 of 2: warm start" in err
+    assert "demand: member 2 of 2: warm start" in err
+
+
+def test_what_follows_a_task_that_failed_has_a_bar_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    with RichReporter() as reporter:
+        with pytest.raises(ValueError, match="no instruments"), task(reporter, "first stage"):
+            raise ValueError("no instruments")
+        with task(reporter, "last stage"):
+            pass
+    err = capfd.readouterr().err
+    assert "first stage" in err
+    assert "last stage" in err
+    assert "0%" in err
+    assert "100%" in err
 
 
 def test_a_phase_without_a_loss_is_shown_too(capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from scipy.stats import f as f_distribution
 
 from bgmiv.arrays import Booleans, Floats
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows, query_at
 from bgmiv.data.schema import BlockKind
+from bgmiv.distributions import f_quantile
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
 from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Interval, Pieces, Source, interval_of
@@ -276,7 +276,7 @@ def effect_of(
     else:
         n, q = own.data.instruments.shape
         dof = min(source.dof for source in change.sources if source.name == "sampling")
-        pieces = fieller_set(change, size, q * f_distribution.ppf(level, q, min(dof, n - q)))
+        pieces = fieller_set(change, size, q * f_quantile(level, q, min(dof, n - q)))
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
         pieces = union([*pieces, *usual.stretches])

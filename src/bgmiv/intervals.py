@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
-from scipy.stats import ncx2, norm
-from scipy.stats import t as student
+from scipy.special import chndtrix, ndtr, ndtri
 
 from bgmiv.arrays import TINY, Floats
 from bgmiv.data.files import Tabular
+from bgmiv.distributions import student_quantile, student_tail
 from bgmiv.errors import ConfigError
 from bgmiv.numerals import percent, robust_set_text
 
@@ -244,9 +243,9 @@ def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: An
     b, se, dof = (np.asarray(values, np.float64) for values in (estimates, std_errors, dof))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = b / se
-    columns = {"b": b, "se": se, "t": t, "p": 2.0 * student.sf(np.abs(t), dof)}
+    columns = {"b": b, "se": se, "t": t, "p": 2.0 * student_tail(np.abs(t), dof)}
     for level in (95, 90):
-        half = student.ppf(0.5 + level / 200.0, dof) * se
+        half = student_quantile(0.5 + level / 200.0, dof) * se
         columns |= {f"ci{level}l": b - half, f"ci{level}u": b + half}
     return pd.DataFrame(columns, index=pd.Index(names, name="Coefficient"))
 
@@ -295,13 +294,13 @@ def interval_of(
         dof = np.where(share > 0, total**2 / share, np.inf)
     # Quantiles are slow, and most often all points share their degrees of freedom.
     distinct, place = np.unique(dof, return_inverse=True)
-    quantile = student.ppf(0.5 + level / 2.0, distinct)[place].reshape(dof.shape)
+    quantile = student_quantile(0.5 + level / 2.0, distinct)[place].reshape(dof.shape)
     half = quantile * np.sqrt(total)
     if band == "uniform" and used.sources:
         chance = used.without(SMOOTHING) if bounds else used
         deviation = np.sqrt(sum(variances[source.name] for source in chance.sources))
         largest = largest_quantile(np.concatenate([source.factors for source in chance.sources]), deviation, level)
-        unit = deviation * (quantile / norm.ppf(0.5 + level / 2.0))
+        unit = deviation * (quantile / ndtri(0.5 + level / 2.0))
         bias = sum((np.linalg.norm(one.factors, axis=0) for one in bounds), 0.0 * unit)
         half = unit * biased_quantile(bias / np.maximum(unit, TINY), largest)
     lower, upper = estimate.values - half, estimate.values + half
@@ -341,5 +340,5 @@ def biased_quantile(bias: Floats, quantile: float) -> Floats:
     beyond = 2.0 * ndtr(-quantile)
     # Far from zero one side alone counts, and the other distribution fails.
     far = bias > _FAR
-    near = np.sqrt(ncx2.isf(beyond, 1, np.where(far, 0.0, bias) ** 2))
+    near = np.sqrt(chndtrix(1.0 - beyond, 1, np.where(far, 0.0, bias) ** 2))
     return np.where(far, bias - ndtri(beyond), near)

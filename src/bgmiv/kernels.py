@@ -55,8 +55,10 @@ def median_lengthscales(values: Floats, groups: Sequence[slice]) -> Floats:
 def _median(distances: Floats, counts: NDArray[np.int64] | None) -> float:
     """The median of distances between points, or between points that occur so often; zeros do not count if most are."""
     if counts is None:
-        apart = distances.any() and np.median(distances) == 0.0
-        return float(np.median(distances[distances > 0.0] if apart else distances))
+        median = float(np.median(distances))
+        if median == 0.0 and distances.any():
+            median = float(np.median(distances[distances > 0.0]))
+        return median
     order = np.argsort(distances)
     pairs = np.outer(counts, counts)[np.triu_indices(len(counts), 1)][order]
     equal = int(counts @ (counts - 1)) // 2

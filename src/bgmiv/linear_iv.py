@@ -29,14 +29,21 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from scipy.linalg import eigvals, eigvalsh, solve_triangular
 from scipy.optimize import brentq
-from scipy.stats import chi2, ncx2, norm
-from scipy.stats import f as f_distribution
-from scipy.stats import t as student
+from scipy.special import chndtrix
 
 from bgmiv.arrays import TINY, Floats
 from bgmiv.covariance import LinearFit, coefficient_covariance, fit_linear, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.design_matrix import DesignMatrix, design_matrix
+from bgmiv.distributions import (
+    chi2_probability,
+    chi2_quantile,
+    chi2_tail,
+    f_quantile,
+    f_tail,
+    normal_density,
+    student_quantile,
+)
 from bgmiv.errors import DataError
 from bgmiv.intervals import Pieces, check_level
 from bgmiv.numerals import percent
@@ -253,7 +260,7 @@ class LinearIV:
         two_stages, least_squares = self.fit(outcome), self.fit(outcome, use_instruments=False)
         slope, ols_slope = (float(fit.coefficients[-1]) * unit for fit in (two_stages, least_squares))
         error, ols_error = (float(np.sqrt(fit.covariance[-1, -1])) * unit for fit in (two_stages, least_squares))
-        half = float(student.ppf(0.5 + level / 2.0, two_stages.dof)) * error
+        half = float(student_quantile(0.5 + level / 2.0, two_stages.dof)) * error
         tf = None
         if self.n_instruments == 1 and level == _TF_LEVEL:
             wide = tf_critical_value(self.stages[0].robust_f) * error
@@ -344,7 +351,7 @@ class LinearIV:
         j = sargan
         if not errors.classical:
             j = _efficient_j(zx, zy, score_covariance(errors, z * residuals[:, None]))
-        p, j_p = (float(chi2.sf(value, self.surplus)) for value in (sargan, j))
+        p, j_p = (chi2_tail(value, self.surplus) for value in (sargan, j))
         return {"sargan": sargan, "j": j, "sargan_p": p, "j_p": j_p, "dof": float(self.surplus)}
 
     @cached_property
@@ -376,9 +383,9 @@ class LinearIV:
             "wu_hausman": wu_hausman,
             "durbin": durbin,
             "robust": robust,
-            "wu_hausman_p": f_distribution.sf(wu_hausman, m, left),
-            "durbin_p": chi2.sf(durbin, m),
-            "robust_p": chi2.sf(robust, m),
+            "wu_hausman_p": f_tail(wu_hausman, m, left),
+            "durbin_p": chi2_tail(durbin, m),
+            "robust_p": chi2_tail(robust, m),
         }
         return {name: 1.0 if np.isnan(value) else float(value) for name, value in tests.items()}
 
@@ -404,7 +411,7 @@ class LinearIV:
             y = self.residual(self.design.net(outcome - np.average(outcome, weights=root**2)) * root)
             scale = float(np.sqrt(np.mean(y**2))) or 1.0
             y, unit = y / scale, scale / self.design.treatment_scale
-        critical = q * f_distribution.ppf(level, q, self.design.dof)
+        critical = q * f_quantile(level, q, self.design.dof)
         (pi_y, v_y), (pi_x, v_x), (_, v_sum) = map(self._reduced_form, (y, x, y + x))
         return scaled(robust_set(pi_y, pi_x, (v_y, (v_sum - v_y - v_x) / 2.0, v_x), critical), unit)
 
@@ -542,7 +549,7 @@ def critical_effective_f(covariance: Floats) -> float:
     if total <= 0:
         values, total = np.ones(len(values)), len(values)
     dof = total**2 * (1 + 2 * x) / (np.sum(values**2) + 2 * x * total * values.max())
-    return float(ncx2.ppf(0.95, dof, x * dof) / dof)
+    return float(chndtrix(0.95, dof, x * dof) / dof)
 
 
 def tf_critical_value(f: float) -> float:
@@ -568,12 +575,12 @@ def _ratio_quantile(q_t: float, n_instruments: int, level: float) -> float:
     It is at most m where $A \le (Q_T + m) (1 - B / m)$, with A and B chi-squared of q - 1 and 1 degrees of freedom.
     """
     if n_instruments == 1:
-        return chi2.ppf(level, 1)
+        return chi2_quantile(level, 1)
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     s, ds = (nodes + 1.0) / 2.0, weights / 2.0
 
     def missing(m: float) -> float:
-        inside = chi2.cdf((q_t + m) * (1.0 - s**2), n_instruments - 1)
-        return 2.0 * np.sqrt(m) * np.sum(ds * inside * norm.pdf(s * np.sqrt(m))) - level
+        inside = chi2_probability((q_t + m) * (1.0 - s**2), n_instruments - 1)
+        return 2.0 * np.sqrt(m) * np.sum(ds * inside * normal_density(s * np.sqrt(m))) - level
 
-    return brentq(missing, 1e-6, chi2.ppf(level, n_instruments) + 1.0)
+    return brentq(missing, 1e-6, chi2_quantile(level, n_instruments) + 1.0)

@@ -41,7 +41,7 @@ class Reporter:
     """What a training phase calls at its start, at every chunk's end and at its end; this one reports nothing."""
 
     def stage(self, name: str) -> None:
-        """All phases that follow belong to this stage of the fit."""
+        """All phases that follow belong to this stage of the fit, until the next one."""
 
     def start(self, phase: str, total: int) -> None:
         """A phase of `total` steps begins."""
@@ -60,9 +60,11 @@ silent = Reporter()
 def task(reporter: Reporter, name: str) -> Iterator[None]:
     """Report what is done in the context as a phase of one step."""
     reporter.start(name, 1)
-    yield
-    reporter.advance(1, {})
-    reporter.finish()
+    try:
+        yield
+        reporter.advance(1, {})
+    finally:
+        reporter.finish()
 
 
 def in_notebook() -> bool:
@@ -94,6 +96,7 @@ class RichReporter(Reporter):
         columns = (*Progress.get_default_columns(), TextColumn("{task.fields[loss]}", style="dim"))
         self._progress = Progress(*columns, console=console, disable=self._notebook)
         self._label = f"{label}: " if label else ""
+        self._stage = ""
         self._task: TaskID | None = None
         self._output: Any = None
 
@@ -106,11 +109,11 @@ class RichReporter(Reporter):
 
     def stage(self, name: str) -> None:
         """The stage's name stands before those of its phases."""
-        self._label += f"{name}: "
+        self._stage = f"{name}: "
 
     def start(self, phase: str, total: int) -> None:
         """Add a bar for the phase."""
-        self._task = self._progress.add_task(self._label + phase, total=total, loss="")
+        self._task = self._progress.add_task(self._label + self._stage + phase, total=total, loss="")
         self._show()
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:

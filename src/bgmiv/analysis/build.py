@@ -38,7 +38,7 @@ from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FitEvidence, FittedMethod, MethodConfig
 from bgmiv.intervals import NO_INTERVAL, Band, Floats, Interval, interval_of
 from bgmiv.linear_iv import LinearEstimate, scaled, strength_of
-from bgmiv.progress import HistoryRow, reporter_for
+from bgmiv.progress import HistoryRow, reporter_for, task
 
 __all__ = [
     "Answered", "FitOnRows", "Grid", "GroupRows", "answered", "build_analysis", "grid_of", "groups_by_treatment",
@@ -225,11 +225,12 @@ class FitOnRows:
         known = fitted.evidence or FitEvidence()
         if self.use_instrument:
             known = replace(known, linear=known.linear or fitted.is_linear)
-            predicted = fitted.held_out_predictions(data, self.rows, MAX_TESTED)
-            if predicted is None and fitted.closed_form:
-                predicted = cross_fitted(data, lambda part: self.config.fit(part, self.seed).at, MAX_TESTED)
-            strength = strength_of(data, fitted.first_stage_f)
-            known = held_out_evidence(known, predicted, data, self.seed, strength)
+            with reporter_for(self.progress, self.estimator) as reporter, task(reporter, "held-out rows"):
+                predicted = fitted.held_out_predictions(data, self.rows, MAX_TESTED)
+                if predicted is None and fitted.closed_form:
+                    predicted = cross_fitted(data, lambda part: self.config.fit(part, self.seed).at, MAX_TESTED)
+                strength = strength_of(data, fitted.first_stage_f)
+                known = held_out_evidence(known, predicted, data, self.seed, strength)
         return replace(fitted, evidence=known)
 
     @property

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import f as f_distribution
-from scipy.stats import t as student
 
 from bgmiv.covariance import LinearFit, fit_linear
 from bgmiv.data.ivdata import IVData
@@ -18,6 +16,7 @@ from bgmiv.data.query import Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.design_matrix import DesignMatrix
 from bgmiv.diagnostics.sensitivity import LinearEffect
+from bgmiv.distributions import f_tail, student_quantile
 from bgmiv.linear_iv import LinearIV
 
 __all__ = [
@@ -128,7 +127,7 @@ class DirectEffect:
         return centre, centre - half, centre + half
 
     def _quantile(self, level: float) -> float:
-        return float(student.ppf(0.5 + level / 2.0, self.dof))
+        return float(student_quantile(0.5 + level / 2.0, self.dof))
 
     def breakdown(self, level: float) -> float:
         """The smallest direct effect, by size, at which the interval holds zero; infinite if none does.
@@ -247,7 +246,7 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     constant, slope = line.coefficients[:2].tolist()
     # Where a bin's mean is exact, rounding may leave less than nothing.
     errors = np.sqrt(np.maximum(np.diag(variances), 0.0))
-    half = float(student.ppf(0.5 + level / 2.0, fit.dof)) * errors
+    half = float(student_quantile(0.5 + level / 2.0, fit.dof)) * errors
     numbers = (places, mean, mean - half, mean + half, constant + slope * places, np.bincount(codes))
     return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
@@ -282,7 +281,7 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: De
         differences=tuple(float(differences[j]) for j in order),
         n_covariates=len(plain),
         f=f,
-        p=float(f_distribution.sf(f, len(b), max(columns.dof, 1))),
+        p=f_tail(f, len(b), max(columns.dof, 1)),
     )
 
 

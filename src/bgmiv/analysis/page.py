@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from bgmiv._io import check_file, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, with_sets
@@ -21,6 +20,7 @@ from bgmiv.analysis.charts import curve_axes
 from bgmiv.analysis.instruments import Records
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
 from bgmiv.analysis.sections import SECTIONS, direct_lines, headline
+from bgmiv.distributions import student_quantile
 from bgmiv.intervals import Source
 from bgmiv.numerals import robust_set_text
 
@@ -73,7 +73,7 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "levels": [clean(name) for name in analysis.question.level_names],
         "across": [across.low, across.high],
         "up": [up.low, up.high],
-        "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
+        "quantiles": _rounded(student_quantile(0.5 + analysis.level / 2.0, dof)),
         "weak": analysis.weak,
         "units": clean(analysis.units),
         "direct": [

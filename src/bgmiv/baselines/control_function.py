@@ -219,7 +219,7 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> Si
     def control_blocks(rows: Any, values: Floats) -> list[Floats]:
         linear, curved = (part - centre for part, centre in zip(of_controls(values), centres, strict=True))
         x, curves = functions[rows, :n_linear], functions[rows, n_linear:][:, :_N_SMOOTHEST]
-        v = columns.covariates(columns.v[rows])["moderators"]
+        v = columns.covariates_at(rows)["moderators"]
         products = [column_products(linear, curves), column_products(curved[:, :_N_SMOOTHEST], x)]
         return [linear, curved, column_products(linear, x), np.hstack(products), column_products(linear, v)]
 

@@ -95,11 +95,8 @@ class NPIVConfig(SieveConfig, MethodConfig):
                 f"NPIV with {plural(n_instruments, 'instrument')} needs at least {least} rows, got {data.n_rows}: with "
                 "fewer it cannot tell a curve from chance. Use TSLS, or pass more rows."
             )
-        reporter.start("NPIV", 1)
         reduction = BlockReduction().fit(data)
-        fit = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument)
-        reporter.advance(1, {})
-        reporter.finish()
+        fit = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument, reporter=reporter)
         warn_of_shrunk(fit.n_shrunk)
         return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, fit.function, errors_of(data).name)
 

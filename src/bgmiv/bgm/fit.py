@@ -47,14 +47,16 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
         # The last stage is that of an outcome that is a number or has two levels.
         config = replace(config, last_stage=None)
     used = data if config.use_instrument else data.without_instruments()
-    reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
-    reduced = reduction.apply(used)
+    # Narrow covariates stay as they are, at once.
+    with task(reporter, "reduction of wide covariates") if used.schema.has_wide_block else nullcontext():
+        reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
+        reduced = reduction.apply(used)
 
     # None where networks are the whole estimate, or where it cannot be fitted.
     sieve = None
     if config.last_stage is not None:
-        with task(reporter, "sieve"):
-            sieve = fit_sieve_stage(config, reduced)
+        reporter.stage("sieve")
+        sieve = fit_sieve_stage(config, reduced, reporter=reporter)
     networks, left = _networks(config, used.schema, sieve, reporter)
     if sieve is not None and networks != "trained":
         # The explained share is of predictions without the row itself.
@@ -66,27 +68,29 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
             reduction.source, support, reduction, sieve.function, errors, config, evidence=evidence
         )
 
-    # What comes before needs no JAX, whose import and programs take longer than the sieve.
-    import jax
-
-    from bgmiv.bgm.fitted import FittedNetworks
-    from bgmiv.bgm.members import TrainingRows, learned_means, network_evidence, residual_rule, train_members
-    from bgmiv.bgm.resolve import resolve
-    from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
-
-    enable_compilation_cache()
     reporter.stage("networks")
-    key = jax.random.key(seed)
-    rows = TrainingRows.of(config, reduced, key)
-    config = resolve(config, reduced, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+    with task(reporter, "preparation"):
+        # What comes before needs no JAX, whose import and programs take longer than the sieve.
+        import jax
+
+        from bgmiv.bgm.fitted import FittedNetworks
+        from bgmiv.bgm.members import TrainingRows, learned_means, network_evidence, residual_rule, train_members
+        from bgmiv.bgm.resolve import resolve
+        from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
+
+        enable_compilation_cache()
+        key = jax.random.key(seed)
+        rows = TrainingRows.of(config, reduced, key)
+        config = resolve(config, reduced, np.random.default_rng(np.asarray(jax.random.key_data(key))))
 
     def train(config: BGMIVConfig, checkpoint: Checkpoint | None = None) -> tuple[tuple[Member, ...], LastStage | None]:
         members = train_members(config, rows, key, reporter, checkpoint)
         if config.last_stage is None or not rows.folds.hold_out:
             # Without held-out rows nothing could tell whether networks are of use.
             return members, sieve
-        learned = learned_means(members, config.initial.integration, rows.scaled, rows.scaler)
-        return members, with_networks(config, rows.data, sieve, learned)
+        with task(reporter, "last stage"):
+            learned = learned_means(members, config.initial.integration, rows.scaled, rows.scaler)
+            return members, with_networks(config, rows.data, sieve, learned)
 
     with open_checkpoint(config, used, seed) as checkpoint:
         members, last = train(config, checkpoint)
@@ -98,20 +102,21 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
                 config, members, last = again, other, other_last
 
     directions = None
-    if last is None or last.function.weight:
-        _warn_of_second_groups(data)
-        directions = tangent_directions(config, rows, members, groups=data.groups if errors_of(data).ways else None)
-    return FittedNetworks(
-        schema=used.schema,
-        config=config,
-        reduction=reduction,
-        scaler=rows.scaler,
-        members=members,
-        model_support=fit_model_support(config.latents, rows, members),
-        directions=directions,
-        last_stage=None if last is None else last.function,
-        evidence=network_evidence(config, used, rows, members, last, left),
-    )
+    with task(reporter, "intervals and evidence"):
+        if last is None or last.function.weight:
+            _warn_of_second_groups(data)
+            directions = tangent_directions(config, rows, members, groups=data.groups if errors_of(data).ways else None)
+        return FittedNetworks(
+            schema=used.schema,
+            config=config,
+            reduction=reduction,
+            scaler=rows.scaler,
+            members=members,
+            model_support=fit_model_support(config.latents, rows, members),
+            directions=directions,
+            last_stage=None if last is None else last.function,
+            evidence=network_evidence(config, used, rows, members, last, left),
+        )
 
 
 def _check(config: BGMIVConfig, data: IVData) -> None:
@@ -155,7 +160,8 @@ def _networks(
     if round(config.ensemble.held_out * sieve.rows.n_rows) < MIN_HELD_OUT:
         # None could tell whether the estimate should use them.
         return "few rows", None
-    with task(reporter, "check for networks"):
+    reporter.stage("networks")
+    with task(reporter, "check"):
         left = left_for_networks(sieve, use_instrument=config.use_instrument)
     return ("nothing left" if left <= 0.0 else "trained"), left
 

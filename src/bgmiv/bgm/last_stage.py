@@ -22,6 +22,7 @@ from bgmiv.estimators.fitted import FittedSieve
 from bgmiv.fitted import FitEvidence, FittedMethod, HeldOutPredictions
 from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, min_rows
 
@@ -67,13 +68,16 @@ class LastStage(NamedTuple):
         return evidence.with_last_stage(self.explained, function.weight, function.is_linear, strength)
 
 
-def fit_sieve_stage(config: BGMIVConfig, data: IVData, learned: Learned | None = None) -> LastStage | None:
+def fit_sieve_stage(
+    config: BGMIVConfig, data: IVData, learned: Learned | None = None, reporter: Reporter = silent
+) -> LastStage | None:
     """The last stage without networks, or with what they have learned in place of the terms beyond a line.
 
     Args:
         config: of a fit with a last stage.
         data: the rows of the fit, wide blocks reduced; those without a weight are left out.
         learned: what the networks say of these rows.
+        reporter: of progress.
 
     Returns:
         None if there are too few rows, or if the first stage does not identify the treatment.
@@ -85,7 +89,9 @@ def fit_sieve_stage(config: BGMIVConfig, data: IVData, learned: Learned | None =
     if data.n_rows < min_rows(data.instruments.shape[1]):
         return None
     try:
-        fit = fit_sieve(config.last_stage, data, use_instrument=config.use_instrument, learned=learned)
+        fit = fit_sieve(
+            config.last_stage, data, use_instrument=config.use_instrument, learned=learned, reporter=reporter
+        )
     except NotIdentifiedError:
         return None
     return LastStage(data, fit)

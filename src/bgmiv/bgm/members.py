@@ -209,6 +209,10 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
     return losses
 
 
+# What training evaluates after every chunk runs twice a member here.
+_losses_of_fold = partial(run_once, static_argnames="integration")(evaluate_fold)
+
+
 def _evaluated(
     config: BGMIVConfig, data: TrainingData, folds: Folds, index: int, model: BGMIVModel
 ) -> tuple[HeldOutLosses, HeldOutLosses]:
@@ -220,7 +224,7 @@ def _evaluated(
     def losses(fold: tuple[int, int]) -> HeldOutLosses:
         first, count = jax.device_put((np.int32(fold[0]), np.int32(fold[1])))
         part = data._replace(fold_start=first, fold_size=count)
-        return HeldOutLosses(*map(float, evaluate_fold(model, config.initial.integration, part)))
+        return HeldOutLosses(*map(float, _losses_of_fold(model, config.initial.integration, part)))
 
     return losses((start, size)), losses(trained_on)
 
@@ -299,7 +303,7 @@ def learned_means(members: Sequence[Member], integration: IntegrationRule, rows:
     )
 
 
-@partial(jax.jit, static_argnames="integration")
+@partial(run_once, static_argnames="integration")
 def _means_of(model: BGMIVModel, integration: IntegrationRule, *columns: Array) -> Array:
     """The means of the outcome and, behind it, of the treatment's columns, `(n, 1 + q)`."""
     rows, head = Row(*columns), model.treatment_head
@@ -415,7 +419,7 @@ class LeftOutResiduals(NamedTuple):
     weights: Floats
 
 
-@jax.jit
+@run_once
 def _standardised(model: BGMIVModel, v: Array, w: Array, x: Array) -> Array:
     head = model.treatment_head
     assert isinstance(head, Gaussian)

@@ -54,7 +54,7 @@ from bgmiv.integrate import IntegrationRule
 from bgmiv.intervals import Floats
 from bgmiv.likelihood import FiniteHead
 from bgmiv.support import OUTSIDE, Novelty, fit_novelty
-from bgmiv.training import Row, in_blocks, padded_size
+from bgmiv.training import Row, in_blocks, padded_size, run_once
 
 __all__ = [
     "MAX_BLOCK",
@@ -186,7 +186,7 @@ def _precision(members: Sequence[_Spectrum], leverage: float) -> float:
     return float(10.0 ** brentq(excess, low, high)) if excess(high) < 0.0 else float(10.0**high)
 
 
-@partial(jax.jit, static_argnames="integration")
+@partial(run_once, static_argnames="integration")
 def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRule) -> tuple[Array, Array]:
     """The Jacobian of the integrated mean in the outcome's weights, `(n, K, weights)`, and residuals `(n, K)`."""
     flat, unflatten = ravel_pytree(model.outcome)

@@ -28,7 +28,7 @@ from bgmiv.cli.shared import (
 )
 from bgmiv.errors import BGMIVError, BGMIVWarning
 from bgmiv.executors import LocalPool, available_cores
-from bgmiv.registry import method_label
+from bgmiv.registry import NO_INSTRUMENT, method_label
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -59,14 +59,16 @@ def run_spec(spec: RunSpec) -> DemoResult:
     row, fitted, data = evaluate(spec)
     if fitted is None:
         return DemoResult(row)
-    model = make_model(spec.method, spec.preset, spec.seed, {})
+    # Two fits side by side would draw over each other.
+    model = make_model(spec.method, spec.preset, spec.seed, {"progress": False})
     model._keep(fitted, spec.seed, None, "", 0, {})
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
         model._attach(data)
         analysis = model.analysis(
-            by="time",
+            # Of the version without the instrument the page shows the average curve alone.
+            by=() if spec.method.endswith(NO_INSTRUMENT) else "time",
             title="What would demand be if we set the price?",
             source="a simulated market",
             units="flights",

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import f as f_distribution
 
 from bgmiv.arrays import Floats, Integers
 from bgmiv.covariance import covariance_root, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.diagnostics.moments import row_weights
+from bgmiv.distributions import f_quantile, f_tail
 from bgmiv.errors import DataError
 from bgmiv.sieve.control import control_curves, generalised_residual, standardised
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
@@ -227,11 +227,10 @@ def _error_of(
     noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
     total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ size @ beta[:k])
     # Satterthwaite's approximation of a sum of squares of different variances.
-    dof = total**2 / max(noise @ noise, _TINY**2), sampling.errors.dof(len(own) - len(beta))
-    reference = f_distribution(*dof)
+    dof = total**2 / max(float(noise @ noise), _TINY**2), sampling.errors.dof(len(own) - len(beta))
     return ErrorOfCurve(
         size=squares - total,
         noise=total,
-        p_value=float(reference.sf(squares / total)),
-        visible=total * (float(reference.isf(SIZE)) - 1.0),
+        p_value=f_tail(squares / total, *dof),
+        visible=total * (f_quantile(1.0 - SIZE, *dof) - 1.0),
     )

@@ -90,11 +90,16 @@ def moment_risk(residuals: ArrayLike, conditions: Sequence[ArrayLike]) -> float:
                 "(m,) or (m, d)."
             )
         columns.append(array)
-    c = np.concatenate(columns, axis=1)
-    kernel = GaussianKernel(median_lengthscales(c, slices_of(columns)))
+    return float(_moment_risks(r[:, None], columns)[0])
+
+
+def _moment_risks(residuals: Floats, conditions: Sequence[Floats]) -> Floats:
+    """`moment_risk` of each column of residuals `(m, k)`, given conditions `(m, d)`."""
+    c = np.concatenate(conditions, axis=1)
+    kernel = GaussianKernel(median_lengthscales(c, slices_of(conditions)))
     # The kernel is 1 at distance zero, so the pairs of a row with itself add up to the sum of squares.
-    pairs = r @ kernel.expand(c, c, r) - r @ r
-    return float(pairs / (len(r) * (len(r) - 1)))
+    pairs = np.sum(residuals * kernel.expand(c, c, residuals), axis=0) - np.sum(residuals**2, axis=0)
+    return np.asarray(pairs / (len(c) * (len(c) - 1)), np.float64)
 
 
 def conditions_of(data: IVData) -> list[Floats]:
@@ -253,20 +258,30 @@ def simple_fits(data: IVData, train: Integers, held_out: Integers) -> SimpleFits
         left, right, target = ((a * root[:, None])[train] for a in (columns, instruments, y[:, None]))
         return columns[held_out] @ _coefficients(right @ _coefficients(right, left), target[:, 0])
 
-    both = _regressions(y, np.hstack([w, v]), root, train, held_out)
-    of_instruments = _regressions(y, w, root, train, held_out) if v.shape[1] else both
+    columns = np.hstack([w, v])
+    kernel = _kernel_of(columns[train])
+    both = _regressions(y, columns, kernel, root, train, held_out)
+    of_instruments = both
+    if v.shape[1]:
+        kernel = GaussianKernel(kernel.lengthscales[: w.shape[1]])
+        of_instruments = _regressions(y, w, kernel, root, train, held_out)
     structural = two_stage(np.hstack([one, x, v]), np.hstack([one, w, v]))
     cubics = [np.hstack([one, a, a**2, a**3]) for a in (x, w)]
     return SimpleFits(*both, *of_instruments, structural, two_stage(*cubics))
 
 
+def _kernel_of(columns: Floats) -> GaussianKernel:
+    """With the median distance of each column."""
+    return GaussianKernel(median_lengthscales(columns, [slice(i, i + 1) for i in range(columns.shape[1])]))
+
+
 def _regressions(
-    y: Floats, columns: Floats, root: Floats, train: Integers, held_out: Integers
+    y: Floats, columns: Floats, kernel: GaussianKernel, root: Floats, train: Integers, held_out: Integers
 ) -> tuple[Floats, Floats]:
     """Predictions of held-out rows by a linear and a kernel ridge regression; `root` holds the roots of the weights."""
     linear = np.column_stack([np.ones(len(columns)), columns])
     beta = _coefficients((linear * root[:, None])[train], (root * y)[train])
-    return linear[held_out] @ beta, _kernel_ridge(columns, y, root, train, held_out)
+    return linear[held_out] @ beta, _kernel_ridge(kernel, columns, y, root, train, held_out)
 
 
 def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: SimpleFits) -> MomentRisks:
@@ -277,14 +292,12 @@ def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: S
     y, weights = part.outcome.astype(np.float64), row_weights(part)
     variance = variance_of(data.outcome, data.weights)
 
-    def share(values: Floats) -> float:
-        residuals = weights * (y - values[: len(rows)])
-        # Predictions that are not numbers have no risk; the verdict reports them.
-        if not np.isfinite(residuals).all():
-            return float("nan")
-        return moment_risk(residuals, conditions) / variance
-
-    return MomentRisks(share(predicted), share(simple.structural), share(simple.treatment_only))
+    values = np.stack([predicted, simple.structural, simple.treatment_only], axis=1)[: len(rows)]
+    residuals = weights[:, None] * (y[:, None] - values)
+    # Predictions that are not numbers have no risk; the verdict reports them.
+    finite = np.isfinite(residuals).all(axis=0)
+    risks = _moment_risks(np.where(finite, residuals, 0.0), conditions) / variance
+    return MomentRisks(*np.where(finite, risks, np.nan).tolist())
 
 
 def _standard(values: NDArray[np.floating], train: Integers, weights: Floats) -> Floats:
@@ -298,19 +311,20 @@ def _coefficients(columns: Floats, target: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
 
 
-def _kernel_ridge(columns: Floats, y: Floats, root: Floats, train: Integers, held_out: Integers) -> Floats:
+def _kernel_ridge(
+    kernel: GaussianKernel, columns: Floats, y: Floats, root: Floats, train: Integers, held_out: Integers
+) -> Floats:
     """Predictions of held-out rows; lengthscale and penalty by generalised cross-validation on the training rows.
 
-    `root` holds the square roots of the weights: rows, targets and the kernel matrix are multiplied by them.
+    Lengthscales are multiples of those of the kernel. `root` holds the square roots of the weights: rows, targets and
+    the kernel matrix are multiplied by them.
     """
-    groups = [slice(i, i + 1) for i in range(columns.shape[1])]
-    lengthscales = median_lengthscales(columns[train], groups)
     scale = root[train]
     centre = np.average(y[train], weights=scale**2)
     target = scale * (y[train] - centre)
     best, predicted = np.inf, np.zeros(len(held_out))
     for factor in _LENGTHSCALES:
-        features, phi = fit_features(GaussianKernel(lengthscales * factor), columns[train], _LANDMARKS)
+        features, phi = fit_features(GaussianKernel(kernel.lengthscales * factor), columns[train], _LANDMARKS)
         weighted = scale[:, None] * phi
         values, vectors = eigh(weighted.T @ weighted)
         # Directions of rounding have no moments of their own.
@@ -383,6 +397,6 @@ def explained_beyond(data: IVData, rows: Integers, residuals: Floats) -> float:
     root, predicted = np.sqrt(weights), np.zeros((2, len(rows)))
     for train, own in _folds(part, np.random.default_rng(0)):
         columns = np.hstack([_standard(a, train, weights) for a in (part.instruments, part.covariates)])
-        predicted[:, own] = _regressions(residuals, columns, root, train, own)
+        predicted[:, own] = _regressions(residuals, columns, _kernel_of(columns[train]), root, train, own)
     gains = np.average(residuals**2 - (residuals - predicted) ** 2, axis=1, weights=weights)
     return max(float(gains.max()), 0.0)

@@ -14,8 +14,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtri
 
 from bgmiv.arrays import Floats
 from bgmiv.data.files import Tabular
@@ -23,6 +22,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.checks import changes_of
 from bgmiv.diagnostics.explanations import html_table, preparation_text
+from bgmiv.distributions import student_quantile
 from bgmiv.effects import average, contrast
 from bgmiv.errors import ConfigError, DataError, printable
 from bgmiv.fitted import FittedMethod
@@ -234,7 +234,7 @@ class LinearEffect:
         self.slopes = units * [fit.coefficients[-1] for fit in fits]
         self.covariance = covariance * np.outer(units, units)
         self.dof = fits[0].dof
-        self.quantile = float(student.ppf(0.5 + level / 2.0, self.dof))
+        self.quantile = float(student_quantile(0.5 + level / 2.0, self.dof))
         self.estimate = float(self.slopes[0])
         self.half = self.quantile * float(np.sqrt(self.covariance[0, 0]))
 
@@ -254,7 +254,7 @@ class LinearEffect:
 
     def local(self, bounds: Floats) -> tuple[float, float]:
         """The interval with normal direct effects, 95% of which lie within bounds `(q, 2)`."""
-        mean, spread = bounds.mean(axis=1), np.diff(bounds, axis=1)[:, 0] / (2.0 * norm.ppf(0.975))
+        mean, spread = bounds.mean(axis=1), np.diff(bounds, axis=1)[:, 0] / (2.0 * ndtri(0.975))
         centre = self.estimate + float(self.slopes[1:] @ mean)
         half = self.quantile * float(np.sqrt(self.covariance[0, 0] + np.sum((self.slopes[1:] * spread) ** 2)))
         return centre - half, centre + half

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -38,7 +39,7 @@ from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
 from bgmiv.nn.layers import Dense
 from bgmiv.nn.settings import FeatureConfig, ImageConfig, check_bounds
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
-from bgmiv.progress import HistoryRow, Reporter, mean_history, silent
+from bgmiv.progress import HistoryRow, Reporter, mean_history, silent, task
 from bgmiv.support import LinearSupport
 from bgmiv.training import MAX_ROWS, in_blocks, padded_size
 
@@ -347,8 +348,10 @@ class NetworkConfig(MethodConfig):
         check_one_number(data, method)
         check_no_weights(data, method)
         check_instrument(data, method, use_instrument=self.use_instrument)
-        reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
-        reduced = reduction.apply(data)
+        # Narrow covariates stay as they are, at once.
+        with task(reporter, "reduction of wide covariates") if data.schema.has_wide_block else nullcontext():
+            reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
+            reduced = reduction.apply(data)
         used = reduced if self.use_instrument else reduced.without_instruments()
         scaler = self.scaling.fit(used)
         rows = scaler.transform(used)
@@ -356,6 +359,8 @@ class NetworkConfig(MethodConfig):
         folds = draw_folds(data.n_rows, self.members, share, jax.random.fold_in(key, _FOLDS), data.groups)
         members: dict[int, Member] = {}
         for i, own_key in enumerate([key] if self.members == 1 else jax.random.split(key, self.members)):
+            if self.members > 1:
+                reporter.stage(f"member {i + 1} of {self.members}")
             try:
                 own = MemberRows.without(folds.rows(i), rows, data.groups)
                 members[i] = self.fit_member(reduced.schema, own, own_key, reporter)

@@ -240,8 +240,12 @@ class ColumnBasis(NamedTuple):
             "expected": empty,
         }
         if self.expected.size:
-            functions["expected"] = np.hstack([functions[kind] for kind in NONLINEAR]) @ self.expected
+            functions["expected"] = self.expected_of(functions)
         return functions
+
+    def expected_of(self, functions: dict[str, Floats]) -> Floats:
+        """What other functions, by kind, say of the predicted treatment."""
+        return np.hstack([functions[kind] for kind in NONLINEAR]) @ self.expected
 
 
 def _standard(columns: Floats) -> tuple[Floats, Floats]:

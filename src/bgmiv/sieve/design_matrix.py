@@ -27,6 +27,8 @@ __all__ = ["MIN_ROWS_A_COLUMN", "Columns", "instrument_blocks"]
 
 # A term with more columns is not offered.
 _MAX_COLUMNS = 200
+# Functions of the covariates are kept up to so many numbers (256 MB), and computed when asked for beyond.
+_MAX_KEPT = 1 << 25
 # A surface that also changes with the treatment's spline is hopeless with more covariates.
 _FEW_COVARIATES = 5
 MIN_ROWS_A_COLUMN = 4
@@ -43,6 +45,7 @@ class Columns(NamedTuple):
         y, x, v, w: outcome and treatment `(n,)`, covariates without those that are absorbed, and instruments.
         treatment, covariates: the bases.
         within: the indicators that all columns are taken net of.
+        kept: the functions of the covariates at all rows, unless they are too many to keep.
     """
 
     data: IVData
@@ -55,6 +58,7 @@ class Columns(NamedTuple):
     treatment: TreatmentBasis
     covariates: ColumnBasis
     within: Within
+    kept: dict[str, Floats] | None = None
 
     @classmethod
     def of(
@@ -82,7 +86,22 @@ class Columns(NamedTuple):
         levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
         treatment = TreatmentBasis.fit(x, levels, splines, segments=segments)
         covariates = ColumnBasis.fit(v, rng, fourier_features=fourier_features)
-        return cls(data, sampling, order, y, x, v, w, treatment, covariates, within)
+        width = sum(part.shape[1] for part in covariates(v[:1]).values())
+        kept = covariates(v) if width * len(v) <= _MAX_KEPT else None
+        return cls(data, sampling, order, y, x, v, w, treatment, covariates, within, kept)
+
+    def covariates_at(self, rows: Any) -> dict[str, Floats]:
+        """The functions of the covariates at some rows, by kind."""
+        if self.kept is None:
+            return self.covariates(self.v[rows])
+        return {kind: part[rows] for kind, part in self.kept.items()}
+
+    def with_expected(self, coefficients: Floats) -> Columns:
+        """With what the covariates say of the predicted treatment, by coefficients of their `NONLINEAR` functions."""
+        covariates, kept = self.covariates._replace(expected=coefficients), self.kept
+        if kept is not None:
+            kept = kept | {"expected": covariates.expected_of(kept)}
+        return self._replace(covariates=covariates, kept=kept)
 
     @property
     def centre(self) -> Any:
@@ -102,7 +121,7 @@ class Columns(NamedTuple):
     def blocks(self, terms: Sequence[str], functions: Floats) -> BlocksAt:
         """The columns of terms, by rows, of functions of the treatment `(n, k)`."""
         sizes = self.treatment.sizes
-        return lambda rows: term_columns(terms, functions[rows], self.covariates(self.v[rows]), sizes)
+        return lambda rows: term_columns(terms, functions[rows], self.covariates_at(rows), sizes)
 
     @property
     def correction(self) -> float:
@@ -142,7 +161,7 @@ class Columns(NamedTuple):
 
         There are no others where no gain is enough to enter.
         """
-        kinds = {kind: part.shape[1] for kind, part in self.covariates(self.v[:1]).items()}
+        kinds = {kind: part.shape[1] for kind, part in self.covariates_at(slice(0, 1)).items()}
         sizes = {name: term.width(self.treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
         if len(self.covariates.moderators) > _FEW_COVARIATES:
             sizes["curves by surface"] = 0
@@ -176,7 +195,7 @@ def instrument_blocks(
     def regressors(instruments: Floats) -> BlocksAt:
         def blocks_at(rows: Any) -> list[Floats]:
             w, v = instruments[rows], columns.v[rows]
-            of_w, of_v = own(w), columns.covariates(v)
+            of_w, of_v = own(w), columns.covariates_at(rows)
             linear = [of_w["constant"][:, : 0 if within else 1]]
             blocks = [np.hstack([of_w["splines"], of_w["products"]])]
             if n_w * n_v <= _MAX_COLUMNS:

@@ -15,6 +15,7 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.within import LevelEffects
 from bgmiv.errors import ConfigError, FitWarning, NotIdentifiedError
 from bgmiv.intervals import STRENGTH
+from bgmiv.progress import Reporter, silent, task
 from bgmiv.sieve.bases import FOURIER_FEATURES, LINEAR, NONLINEAR, SieveFunction, term_sums
 from bgmiv.sieve.control import Observed, control_curves, standardised
 from bgmiv.sieve.design_matrix import MIN_ROWS_A_COLUMN, Columns, instrument_blocks
@@ -128,7 +129,12 @@ def warn_of_shrunk(n_columns: int) -> None:
 
 
 def fit_sieve(
-    config: SieveConfig, data: IVData, *, use_instrument: bool = True, learned: Learned | None = None
+    config: SieveConfig,
+    data: IVData,
+    *,
+    use_instrument: bool = True,
+    learned: Learned | None = None,
+    reporter: Reporter = silent,
 ) -> SieveFit:
     r"""Fit $g(x, v) = a + b x + c^\top v + \sum_t \Phi_t(x, v) \beta_t$, or $a + b x + c^\top v + d\, f(x, v)$.
 
@@ -137,6 +143,7 @@ def fit_sieve(
         data: one number or level as outcome, wide blocks reduced; all rows have a positive weight.
         use_instrument: False for a penalised regression on treatment and covariates.
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
+        reporter: told of both stages.
     """
     rng = np.random.default_rng(_SEED)
     splines = _SPLINES if learned is None else 0
@@ -147,23 +154,26 @@ def fit_sieve(
     functions, n_linear = columns.treatment(columns.x), columns.treatment.n_linear
     first, strength = FirstStage.exogenous(functions), None
     if use_instrument:
-        regressors = instrument_blocks(columns, rng, fourier_features=config.fourier_features)
-        first = columns.first_stage(regressors(columns.w), functions, min_gain)
-        predicted = first.predicted[:, :n_linear]
-        columns = _with_expected_treatment(columns, predicted, min_gain)
-        own = predicted - _by_covariates(columns, regressors, first.coefficients[:, :n_linear], rng)
-        # The linear part of the prediction has seen the row itself.
-        strength = _first_stage_f(columns, own, functions) / columns.w.shape[1]
+        with task(reporter, "first stage, 1 of 2"):
+            regressors = instrument_blocks(columns, rng, fourier_features=config.fourier_features)
+            first = columns.first_stage(regressors(columns.w), functions, min_gain)
+            predicted = first.predicted[:, :n_linear]
+            columns = _with_expected_treatment(columns, predicted, min_gain)
+            own = predicted - _by_covariates(columns, regressors, first.coefficients[:, :n_linear], rng)
+            # The linear part of the prediction has seen the row itself.
+            strength = _first_stage_f(columns, own, functions) / columns.w.shape[1]
     _check_relevance(columns, first.predicted[:, :n_linear])
-    terms, n_unpenalised = columns.terms(min_gain)
-    known = FunctionSizes(
-        _variances(columns, functions, terms[n_unpenalised:]),
-        _averaged_terms(columns, functions, terms[n_unpenalised:]),
-        _observed(columns, functions, first, terms) if use_instrument else None,
-    )
-    problem = _regression(columns, first, terms, n_linear if use_instrument else 0)
-    second = second_stage(problem, n_unpenalised, min_gain, known)
-    return _in_order(columns, sieve_function(columns, terms, second, strength=strength), first, second)
+    with task(reporter, "second stage, 2 of 2" if use_instrument else "regression"):
+        terms, n_unpenalised = columns.terms(min_gain)
+        known = FunctionSizes(
+            _variances(columns, functions, terms[n_unpenalised:]),
+            _averaged_terms(columns, functions, terms[n_unpenalised:]),
+            _observed(columns, functions, first, terms) if use_instrument else None,
+        )
+        problem = _regression(columns, first, terms, n_linear if use_instrument else 0)
+        second = second_stage(problem, n_unpenalised, min_gain, known)
+        function = sieve_function(columns, terms, second, strength=strength)
+    return _in_order(columns, function, first, second)
 
 
 def _fit_learned(config: SieveConfig, columns: Columns, learned: Learned, use_instrument: bool) -> SieveFit:
@@ -213,7 +223,7 @@ def _by_covariates(
 
 def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats) -> float:
     """The robust F of the treatment's prediction as its only instrument, given the covariates; of several the least."""
-    parts, root = columns.covariates(columns.v), columns.sampling.root(slice(None))
+    parts, root = columns.covariates_at(slice(None)), columns.sampling.root(slice(None))
     kinds = ("constant",) if columns.wide else ("constant", "linear", "expected")
     known = columns.within.residual(np.hstack([parts[kind] for kind in kinds])) * root
     both = columns.within.residual(np.hstack([predicted, functions[:, : predicted.shape[1]]])) * root
@@ -235,27 +245,26 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: floa
     of the prediction among the regressors, only what the instruments add to the covariates identifies the effect, not
     the shape in which covariates move the treatment.
     """
-    covariates = columns.covariates
     if columns.wide or not columns.v.shape[1]:
         return columns
     varying = columns.varying
 
     def blocks_at(rows: Any) -> list[Floats]:
-        parts = covariates(columns.v[rows])
+        parts = columns.covariates_at(rows)
         linear = np.hstack([parts["constant"][:, : 0 if columns.within else 1], parts["linear"][:, varying]])
         return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
 
     coefficients = columns.first_stage(blocks_at, predicted, min_gain).coefficients
     beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
-    return columns._replace(covariates=covariates._replace(expected=beyond))
+    return columns.with_expected(beyond)
 
 
 def _regression(columns: Columns, first: FirstStage, terms: Sequence[str], n_controls: int) -> Regression:
     """The second stage on a standardised outcome, with so many of the first stage's residuals."""
 
     def slopes_at(rows: Any, beta: Floats) -> Floats:
-        return term_sums(terms, beta, columns.covariates(columns.v[rows]), columns.treatment.sizes)[1]
+        return term_sums(terms, beta, columns.covariates_at(rows), columns.treatment.sizes)[1]
 
     predicted_at = columns.within.net(columns.blocks(terms, first.predicted))
     return Regression(predicted_at, slopes_at, columns.outcome, first, columns.sampling, n_controls)

@@ -90,10 +90,10 @@ class Moments(NamedTuple):
     covariance: Floats
     ridges: Floats
 
-    def cleared(self, own: slice | Integers, least: float) -> tuple[Floats, ...]:
+    def cleared(self, own: slice | Integers, least: float, fits: Floats | None = None) -> tuple[Floats, ...]:
         """Some columns cleared of all others; directions in which less is left of their Gram matrix are none.
 
-        Ridges of these columns do not count.
+        Ridges of these columns do not count. `fits` are their coefficients on the others, `(p, k)`, if these are known.
 
         Returns:
             The eigenvalues and eigenvectors of what is left of their Gram matrix, what is left of the moments along
@@ -101,7 +101,8 @@ class Moments(NamedTuple):
         """
         others = self.ridges.copy()
         others[own] = np.inf
-        fits = penalised_solve(self.gram, self.gram[:, own], others)
+        if fits is None:
+            fits = penalised_solve(self.gram, self.gram[:, own], others)
         values, vectors = np.linalg.eigh(self.gram[own][:, own] - self.gram[own] @ fits)
         values, vectors = values[values > least], vectors[:, values > least]
         weights = -fits @ vectors
@@ -128,7 +129,7 @@ class BlockEvidence(NamedTuple):
     noise: Floats
 
     @classmethod
-    def of(cls, known: Moments, own: slice, squares: Floats | None = None) -> BlockEvidence:
+    def of(cls, known: Moments, own: slice, squares: Floats | None = None, fits: Floats | None = None) -> BlockEvidence:
         """Of the moments of all columns.
 
         Args:
@@ -136,10 +137,12 @@ class BlockEvidence(NamedTuple):
             own: the columns of the block.
             squares: `(p,)` sums of squares of the columns, which tell rounding errors from what is left of them; None:
                 they are those of the Gram matrix.
+            fits: the coefficients of all columns on those that are kept, `(p, p)`, where the block is left out.
         """
         squares = np.diag(known.gram) if squares is None else squares
         least = _NEGLIGIBLE * np.max(squares[own], initial=TINY)
-        values, _, moments, covariance = known.cleared(own, least)
+        left = None if fits is None else fits[:, own]
+        values, _, moments, covariance = known.cleared(own, least, left)
         noise = np.diag(covariance)
         real = noise > 0.0
         return cls(values[real], moments[real], noise[real])
@@ -262,8 +265,10 @@ def choose_penalties(
         covariance, variance = noise(penalised_solve(gram, moments, by_column))
         known = Moments(gram, moments, covariance, by_column)
         left_out, priors = {}, np.zeros(len(blocks))
+        # One factorisation for all blocks that are left out.
+        fits = penalised_solve(gram, gram, by_column)
         for i in np.flatnonzero(np.isinf(ridges)).tolist():
-            left_out[i] = BlockEvidence.of(known, blocks[i], squares)
+            left_out[i] = BlockEvidence.of(known, blocks[i], squares, fits)
             priors[i], gains[i] = left_out[i].best(variance, units[i])
         chosen = max(left_out, key=lambda block: gains[block], default=None)
         if chosen is None or priors[chosen] == 0.0 or gains[chosen] < min_gain:

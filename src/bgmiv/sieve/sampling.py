@@ -86,7 +86,8 @@ class Sampling(NamedTuple):
 
     def columns(self, blocks_at: BlocksAt, rows: Any) -> Floats:
         """Columns that are given in blocks, side by side and times the roots of weights."""
-        return np.hstack(blocks_at(rows)) * self.root(rows)
+        columns = np.hstack(blocks_at(rows))
+        return columns if self.weights is None else columns * self.root(rows)
 
     def grams(self, blocks_at: BlocksAt) -> Floats:
         """For each fold the weighted Gram matrix of columns, `(folds, p, p)`."""

@@ -185,8 +185,10 @@ class _Scores(NamedTuple):
         for piece in pieces():
             columns = piece.columns[:, kept]
             change = gamma - problem.slopes_at(piece.rows, coefficients[:n_terms])
+            # A function without coefficients moves nothing.
             for k, used in enumerate(first.kept):
-                moves[k][:size] += (columns * change[:, [k]]).T @ piece.instruments[:, used]
+                if change[:, k].any():
+                    moves[k][:size] += columns.T @ (piece.instruments[:, used] * change[:, [k]])
             if strength and moves:
                 moves[0][size:] -= columns.T @ piece.instruments[:, first.kept[0]]
             square += np.sum(piece.errors(coefficients) ** 2)
@@ -198,19 +200,27 @@ class _Scores(NamedTuple):
     def covariance(self, errors: Errors | None = None) -> Floats:
         """Of the sum over rows, without corrections for small samples."""
         first, sampling = self.problem.first, self.problem.sampling
-        passed = [moves @ inverse for moves, inverse in zip(self.moves, first.inverses, strict=True)]
+        passed = {k: moves @ first.inverses[k] for k, moves in enumerate(self.moves) if moves.any()}
+        if errors is not None:
+            sampling = sampling._replace(errors=errors)
 
         def scores() -> Iterator[Scores]:
             for piece in self.pieces():
                 own = np.zeros((len(piece.columns), self.width))
                 own[:, : len(self.kept)] = piece.columns[:, self.kept]
-                parts = [(own, piece.errors(self.coefficients))]
-                for k, used in enumerate(first.kept):
-                    parts.append((piece.instruments[:, used] @ passed[k].T, piece.residuals[:, k]))
-                yield piece.rows, parts
+                left = piece.errors(self.coefficients)
+                instruments = {k: piece.instruments[:, first.kept[k]] for k in passed}
+                if sampling.errors.classical:
+                    moved = [(columns @ passed[k].T, piece.residuals[:, k]) for k, columns in instruments.items()]
+                    yield piece.rows, [(own, left), *moved]
+                    continue
+                # The sum of the parts by one product, which is most of the work.
+                own *= left[:, None]
+                if passed:
+                    weighted = [columns * piece.residuals[:, [k]] for k, columns in instruments.items()]
+                    own += np.hstack(weighted) @ np.hstack(list(passed.values())).T
+                yield piece.rows, [(own, np.ones(len(own)))]
 
-        if errors is not None:
-            sampling = sampling._replace(errors=errors)
         return self.share * sampling.covariance(scores())
 
     def corrected(self, inverse: Floats, correction: float) -> Floats:
