@@ -384,8 +384,8 @@ class LinearIV:
             "durbin": durbin,
             "robust": robust,
             "wu_hausman_p": f_tail(wu_hausman, m, left),
-            "durbin_p": chi2_tail(durbin, m),
-            "robust_p": chi2_tail(robust, m),
+            "durbin_p": chi2_tail(float(durbin), m),
+            "robust_p": chi2_tail(float(robust), m),
         }
         return {name: 1.0 if np.isnan(value) else float(value) for name, value in tests.items()}
 
