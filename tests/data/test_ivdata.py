@@ -133,9 +133,9 @@ EXACT = {
         {},
         "instrument 'miles', so",
     ),
-    "a sum with a covariate": ({"base": X - A}, {"a": A, "b": W}, {}, "instrument 'base', covariates column 'a', so"),
+    "a sum with a covariate": ({"base": X - A}, {"a": A, "b": W}, {}, "covariates column 'a', instrument 'base', so"),
     "a covariate alone": ({"w": W}, {"a": 3.0 - X / 7.0}, {}, "covariates column 'a', so"),
-    "shares that add up": ({"w": W, "rest": 1.0 - X - A}, {"a": A}, {}, "instrument 'rest', covariates column 'a', so"),
+    "shares that add up": ({"w": W, "rest": 1.0 - X - A}, {"a": A}, {}, "covariates column 'a', instrument 'rest', so"),
     "every row that counts": ({"w": np.where(FLAG, X / 2, W)}, None, {"sample_weight": FLAG}, "instrument 'w', so"),
 }
 

@@ -15,10 +15,12 @@ from bgmiv.data.messages import (
     Column,
     FloatArray,
     Floats,
+    check_finite,
     counted,
     finite_columns,
     listed,
     naming_rows,
+    numeric,
     plural,
     quoted,
     role_label,
@@ -484,7 +486,12 @@ def _explained(
 
 def read_weights(column: Column, min_positive: int = 1) -> Floats:
     """Sample weights `(n,)`, at most one: numbers of at least zero, so many of them positive."""
-    values = finite_columns([column])[:, 0].astype(np.float64)
+    values = numeric(column).astype(np.float64)
+    largest = np.max(np.abs(values), initial=1.0)
+    if np.isfinite(largest):
+        # Only their ratios count: neither they nor their sum may overflow.
+        values = values / largest
+    check_finite(values[:, None], [column.label])
     if (values < 0).any():
         raise DataError(
             f"{column.label}: {counted(values < 0, 'negative value')}. A weight says how many rows a row stands for: "
@@ -493,7 +500,6 @@ def read_weights(column: Column, min_positive: int = 1) -> Floats:
     if (n_positive := int(np.count_nonzero(values))) < min_positive:
         have = f"{plural(n_positive, 'row')} with a positive weight"
         raise DataError(f"{column.label}: {have}, at least {min_positive} needed. Give one to the rows to be used.")
-    # The largest is divided out, so that their sum does not overflow.
     return values / values.max()
 
 

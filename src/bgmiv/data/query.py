@@ -196,10 +196,11 @@ def query_at(schema: Schema, treatment: Any, covariates: Any = None) -> Query:
         rows = rows_of(schema, covariates)
         return Query(schema.check_treatment(treatment, len(rows))[None], rows)
     table = read_column(treatment, "treatment")
+    values = schema.check_treatment(table, table.n_rows)
     rows = rows_of(schema, covariates, n_rows=table.n_rows)
     if schema.blocks:
         check_same_rows({"treatment": table, "covariates": rows._table()})
-    return Query(schema.check_treatment(table, len(rows))[None], rows)
+    return Query(values[None], rows)
 
 
 def query_along(schema: Schema, treatments: Any, covariates: Any = None, *, weights: Any = None) -> Query:
