@@ -6,6 +6,8 @@
 - `python benchmarks/seconds.py cost`: CPU-seconds of the fits of NPIV and BGM-IV on the same samples, in turn.
 - `python benchmarks/seconds.py start`: CPU-seconds of a fresh process, from its start to a written report, with an
   empty cache of compiled programs and again.
+- `python benchmarks/seconds.py networks NAME=SRC ...`: CPU-seconds of a fit with networks in a fresh process, from its
+  start, with an empty cache and again; of versions by the folders of their packages, in turn.
 - `python benchmarks/seconds.py show`: all figures.
 
 Rows are appended to `seconds.jsonl`; what is there is not run again. One thread: NPROC=1 OMP_NUM_THREADS=1.
@@ -43,23 +45,21 @@ SEEDS = range(5000, 5010)
 
 
 class Cell(NamedTuple):
-    """A design, its rows, its confounding, how many seeds are drawn, and on how many of them networks are trained."""
+    """A design, its rows, and its confounding."""
 
     design: str
     n: int
     rho: float
-    n_seeds: int = 10
-    n_networks: int = 2
 
 
 CELLS = [
     Cell("noisy-linear", 1000, 0.9), Cell("noisy-concave", 1000, 0.7), Cell("noisy-threshold", 1000, 0.9),
     Cell("noisy-heterogeneous", 1000, 0.9), Cell("noisy-interaction", 1000, 0.9), Cell("noisy-null", 1000, 0.9),
-    Cell("noisy-demand", 1000, 0.9), Cell("demand", 1000, 0.5), Cell("demand-confounded", 500, 0.9, n_networks=10),
+    Cell("noisy-demand", 1000, 0.9), Cell("demand", 1000, 0.5), Cell("demand-confounded", 500, 0.9),
     Cell("binary-confounded", 1000, 0.9), Cell("lowdim-sin", 1000, 0.9), Cell("lowdim-abs", 1000, 0.9),
-    Cell("lowdim-step", 1000, 0.9), Cell("lowdim-linear", 1000, 0.9), Cell("semi-card-linear", 2000, 0.7, 5),
-    Cell("semi-card-concave", 2000, 0.7, 5), Cell("semi-401ksubs-heterogeneous", 2000, 0.7, 5),
-    Cell("semi-meps-heterogeneous", 2000, 0.7, 5), Cell("network-sin", 1000, 0.5), Cell("network-abs", 1000, 0.5),
+    Cell("lowdim-step", 1000, 0.9), Cell("lowdim-linear", 1000, 0.9), Cell("semi-card-linear", 2000, 0.7),
+    Cell("semi-card-concave", 2000, 0.7), Cell("semi-401ksubs-heterogeneous", 2000, 0.7),
+    Cell("semi-meps-heterogeneous", 2000, 0.7), Cell("network-sin", 1000, 0.5), Cell("network-abs", 1000, 0.5),
     Cell("tabcf-a3-b5", 1000, 0.5), Cell("tabcf-a9-b11", 1000, 0.5), Cell("agmm-2dpoly", 1000, 0.5),
     Cell("agmm-sin", 1000, 0.5), Cell("agmm-step", 1000, 0.5), Cell("agmm-rand-pw", 1000, 0.5),
 ]  # fmt: skip
@@ -85,6 +85,21 @@ CARD = (
     "lwage ~ exper + expersq + black + smsa + south + [educ ~ nearc4]",
 )  # fmt: skip
 
+# Designs that need networks. Older versions take a key in the place of a seed.
+FIT = """
+import inspect, sys, warnings
+from bgmiv.bgm.config import default_preset
+from bgmiv.designs import make_design
+warnings.simplefilter("ignore")
+data, fit = make_design(sys.argv[1]).sample(1000, 0.5, 5000), default_preset().fit
+seed = 5000
+if "key" in inspect.signature(fit).parameters:
+    import jax
+    seed = jax.random.key(seed)
+fit(data, seed)
+"""
+FITS = ("demand", "vector-proxy")
+
 
 def rows() -> list[dict[str, Any]]:
     """What has been measured."""
@@ -97,12 +112,12 @@ def keep(**row: Any) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def samples(kind: str, n_seeds: Mapping[str, int]) -> Iterator[tuple[Cell, int]]:
+def samples(kind: str, n_seeds: int = len(SEEDS)) -> Iterator[tuple[Cell, int]]:
     """Cells and seeds that are still to be run, the first seeds of all cells first."""
     done = {(row["design"], row["n"], row["seed"]) for row in rows() if row["kind"] == kind}
-    for i, seed in enumerate(SEEDS):
+    for seed in SEEDS[:n_seeds]:
         for cell in CELLS:
-            if i < n_seeds[cell.design] and (cell.design, cell.n, seed) not in done:
+            if (cell.design, cell.n, seed) not in done:
                 yield cell, seed
 
 
@@ -115,7 +130,7 @@ def error(fitted: Any, design: Any) -> float:
 
 def checks() -> None:
     """The check of each sample: cheap, and run anew after every change of it."""
-    for cell, seed in samples("check", {cell.design: cell.n_seeds for cell in CELLS}):
+    for cell, seed in samples("check"):
         data = make_design(cell.design).sample(cell.n, cell.rho, seed)
         reduced = BlockReduction().fit(data).apply(data)
         left = left_for_networks(LastStage(reduced, fit_sieve(SieveConfig(), reduced)))
@@ -126,7 +141,7 @@ def errors() -> None:
     """The errors with and without networks, where the check has not led to networks."""
     config = default_preset()
     trained = {(row["design"], row["seed"]) for row in rows() if row["kind"] == "check" and row["trained"]}
-    for cell, seed in samples("error", {cell.design: cell.n_networks for cell in CELLS}):
+    for cell, seed in samples("error"):
         if (cell.design, seed) in trained and cell.design not in ALWAYS:
             continue
         design = make_design(cell.design)
@@ -141,7 +156,7 @@ def errors() -> None:
 def cost() -> None:
     """The fits of NPIV and BGM-IV in turn; where networks are trained, BGM-IV's cost is no question of this study."""
     trained = {(row["design"], row["seed"]) for row in rows() if row["kind"] == "check" and row["trained"]}
-    for cell, seed in samples("cost", {cell.design: min(cell.n_seeds, 5) for cell in CELLS}):
+    for cell, seed in samples("cost", 5):
         if (cell.design, seed) in trained:
             continue
         data = make_design(cell.design).sample(cell.n, cell.rho, seed)
@@ -167,11 +182,28 @@ def start() -> None:
     measured("bgmiv demo", lambda _: [str(bgmiv), "demo", "--out", "demo"])
 
 
-def measured(name: str, command: Callable[[str], list[str]], files: Mapping[str, bytes] | None = None) -> None:
-    """CPU-seconds of a process and its children, with an empty cache of compiled programs and then with a full one."""
+def networks(*versions: str) -> None:
+    """Fits with networks, of each version twice."""
+    for design in FITS:
+        for _ in range(2):
+            for version in versions:
+                name, source = version.split("=")
+                command = [sys.executable, "-c", FIT, design]
+                measured(f"{design} 1000, {name}", lambda _, command=command: command, source=source)
+
+
+def measured(
+    name: str, command: Callable[[str], list[str]], files: Mapping[str, bytes] | None = None, source: str = ""
+) -> None:
+    """CPU-seconds of a process and its children, with an empty cache of compiled programs and then with a full one.
+
+    The package is that of the folder `source`, if one is given.
+    """
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {"BGMIV_COMPILATION_CACHE": cache}
         environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+        if source:
+            environment["PYTHONPATH"] = source
         spent = []
         for _ in range(2):
             with tempfile.TemporaryDirectory() as folder:
@@ -219,4 +251,6 @@ def show() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    {"checks": checks, "errors": errors, "cost": cost, "start": start, "show": show}[sys.argv[1]]()
+    {"checks": checks, "errors": errors, "cost": cost, "start": start, "networks": networks, "show": show}[sys.argv[1]](
+        *sys.argv[2:]
+    )
