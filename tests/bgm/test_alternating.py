@@ -72,7 +72,7 @@ def test_one_batch_changes_the_generators_and_its_own_latents(program: Alternati
 
 def _reference(state: AlternatingState, rows: Row) -> tuple[AlternatingState, dict[str, Array]]:
     """Algorithm 1 on one batch of all rows, written down again from the paper."""
-    adam = optax.adam(RATE, b1=0.9, b2=0.99, eps=1e-7)
+    adam = optax.flatten(optax.adam(RATE, b1=0.9, b2=0.99, eps=1e-7))
     model, z, key = state.model, state.latents.z[: len(rows.x)], jax.random.key(0)
 
     def mean(one: Any, *batched: Any) -> Array:

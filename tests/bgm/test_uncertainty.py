@@ -127,14 +127,14 @@ def test_more_rows_of_the_same_kind_narrow_it(linear: BGMIVModel, rows: ScaledDa
 def test_left_out_residuals_set_the_prior(linear: BGMIVModel, rows: ScaledData) -> None:
     model, *_ = with_least_squares(linear, rows)
     z = np.asarray(encode_rows(model, rows.v))
-    _, residuals = tangent._at_rows(model, tangent.Row(*rows), z, ObservedTreatment())
-    member = tangent._spectrum(*tangent._at_rows(model, tangent.Row(*rows), z, ObservedTreatment()), np.ones(N))
+    both = np.asarray(tangent._at_rows(model, ObservedTreatment(), rows.x, rows.y, rows.w, z))
+    jacobian, residuals = both[..., :-1], both[..., -1]
+    member = tangent._spectrum(jacobian, residuals, np.ones(N))
     for leverage in (0.006, 0.011):
         precision = tangent._precision([member], leverage)
         assert np.mean(member.leverages(precision)) == pytest.approx(leverage, rel=1e-3)
     # Residuals a tenth larger where left out: leverage 1 - 1 / 1.1.
-    inner = np.asarray(residuals)
     owners = [np.arange(N) < 150, np.arange(N) >= 150]
-    pair = [np.where(owner[:, None], 1.1, 1.0) * inner for owner in owners]
+    pair = [np.where(owner[:, None], 1.1, 1.0) * residuals for owner in owners]
     assert tangent._mean_leverage(pair, owners) == pytest.approx(1 - 1 / 1.1, rel=1e-6)
     assert tangent._mean_leverage(pair, [np.zeros(N, bool)] * 2) is None

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from scipy.stats import gaussian_kde, norm
 
 from bgmiv.bgm.alternating import AlternatingProgram
 from bgmiv.bgm.config import EGM, Alternating, BGMIVConfig, JointTraining
@@ -33,6 +32,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.held_out import beside_simple, held_out_rows, weights_at
 from bgmiv.diagnostics.moments import MomentRisks, variance_of
+from bgmiv.distributions import normal_density
 from bgmiv.errors import DivergedError
 from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import IntegrationRule, ResidualNodes, residual_nodes, rule_for
@@ -448,11 +448,15 @@ def density_gain(residuals: LeftOutResiduals) -> float:
     gains = np.zeros(len(residuals.values))
     for member in np.unique(residuals.member):
         own = residuals.member == member
-        other, weights = residuals.values[~own], residuals.weights[~own]
-        centre = np.average(other, weights=weights)
-        spread = np.sqrt(np.average((other - centre) ** 2, weights=weights))
-        normal = norm.pdf(residuals.values[own], centre, spread)
-        density = gaussian_kde(other, weights=weights)(residuals.values[own])
+        values, other = residuals.values[own], residuals.values[~own]
+        shares = residuals.weights[~own] / residuals.weights[~own].sum()
+        centre = shares @ other
+        spread = np.sqrt(shares @ (other - centre) ** 2)
+        normal = normal_density((values - centre) / spread) / spread
+        # The bandwidth is Scott's, of as many rows as count.
+        concentration = shares @ shares
+        width = spread / np.sqrt(1.0 - concentration) * concentration**0.2
+        density = normal_density((values[:, None] - other) / width) @ shares / width
         gains[own] = np.log((1.0 - _NORMAL_PART) * density / np.maximum(normal, 1e-300) + _NORMAL_PART)
     return float(np.average(gains, weights=residuals.weights))
 

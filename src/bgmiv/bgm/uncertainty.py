@@ -111,17 +111,17 @@ def tangent_directions(
     codes = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
     chosen = some_rows(n, _MAX_ROWS, rng, codes)[: 2 * _MAX_ROWS]
     scaled = rows.at(chosen)
-    # The generators see latents in place of covariates.
-    part = Row(*(jax.device_put(values) for values in scaled._replace(v=scaled.v[:, :0])))
     importance = rows.data.full_weights[chosen]
     importance = importance / importance.mean()
     _, place = np.unique(codes[chosen], return_inverse=True)
     multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
     spectra, owners = [], []
     for member in members:
-        z = jax.device_put(latents_of(member.model, scaled.v, config.latents))
-        jacobian, residuals = _at_rows(member.model, part, z, config.initial.integration)
-        spectra.append(_spectrum(jacobian, residuals, importance))
+        at_rows = partial(_at_rows, member.model, config.initial.integration)
+        # The generators see latents in place of covariates.
+        arrays = (scaled.x, scaled.y, scaled.w, latents_of(member.model, scaled.v, config.latents))
+        jacobian, residuals = np.split(in_blocks(at_rows, arrays, _AT_ONCE), [-1], axis=2)
+        spectra.append(_spectrum(jacobian, residuals[..., 0], importance))
         owners.append(np.isin(chosen, member.held_out_rows))
     share = len(chosen) / n
     leverage = _mean_leverage([spectrum.residuals for spectrum in spectra], owners)
@@ -148,7 +148,7 @@ class _Spectrum(NamedTuple):
         return np.asarray(np.einsum("ij,j,ij->i", self.vectors, self.values / (self.values + precision), self.vectors))
 
 
-def _spectrum(jacobian: Array, residuals: Array, importance: np.ndarray) -> _Spectrum:
+def _spectrum(jacobian: np.ndarray, residuals: np.ndarray, importance: np.ndarray) -> _Spectrum:
     n, k, _ = jacobian.shape
     root = np.sqrt(np.repeat(importance, k))
     # In double precision: with fewer weights than rows the kernel's small eigenvalues would be those of rounding.
@@ -187,21 +187,26 @@ def _precision(members: Sequence[_Spectrum], leverage: float) -> float:
 
 
 @partial(run_once, static_argnames="integration")
-def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRule) -> tuple[Array, Array]:
-    """The Jacobian of the integrated mean in the outcome's weights, `(n, K, weights)`, and residuals `(n, K)`."""
+def _at_rows(model: BGMIVModel, integration: IntegrationRule, x: Array, y: Array, w: Array, z: Array) -> Array:
+    """Of each row the Jacobian of the integrated mean in the outcome's weights, and its residual behind it.
+
+    `(n, K, weights + 1)` for an outcome of K coordinates.
+    """
     flat, unflatten = ravel_pytree(model.outcome)
 
-    def one(row: Row, z: Array) -> tuple[Array, Array]:
+    def one(row: Row, z: Array) -> Array:
         batch = jax.tree.map(lambda leaf: leaf[None], row)
         raw = model.treatment_raw(row.w, z)[None]
 
-        def mean(flat: Array) -> Array:
+        def mean(flat: Array) -> tuple[Array, Array]:
             moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
-            return jnp.atleast_1d(iv_means(moved, integration, batch, raw, z[None])[0])
+            value = jnp.atleast_1d(iv_means(moved, integration, batch, raw, z[None])[0])
+            return value, value
 
-        return jax.jacrev(mean)(flat), model.outcome_event(row.y) - mean(flat)
+        jacobian, value = jax.jacrev(mean, has_aux=True)(flat)
+        return jnp.concatenate([jacobian, (model.outcome_event(row.y) - value)[:, None]], axis=1)
 
-    return jax.lax.map(lambda pair: one(*pair), (rows, z), batch_size=_AT_ONCE)
+    return jax.vmap(one)(Row(x, y, jnp.zeros((len(x), 0)), w), z)
 
 
 def _draws(
@@ -312,7 +317,7 @@ def _typical(w: Floats) -> tuple[Floats, Floats]:
     return np.asarray(centres[used], np.float64), counts[used] / counts.sum()
 
 
-@jax.jit
+@run_once
 def _densities(model: BGMIVModel, w: Array, shares: Array, x: Array, z: Array) -> Array:
     def one(x: Array, z: Array) -> Array:
         raws = jax.vmap(lambda w: model.treatment_raw(w, z))(w)

@@ -236,6 +236,8 @@ def adam(
     A `weight_decay` above zero also shrinks parameters by this share of the step size (AdamW): those for which the
     tree that `decayed` makes of the parameters is true, or all.
     """
-    if weight_decay == 0.0:
-        return optax.adam(learning_rate, b1=DECAY_1, b2=DECAY_2, eps=EPSILON)
-    return optax.adamw(learning_rate, b1=DECAY_1, b2=DECAY_2, eps=EPSILON, weight_decay=weight_decay, mask=decayed)
+    # One vector of all parameters is a smaller program than an array for each, with the same numbers.
+    steps = [optax.flatten(optax.scale_by_adam(b1=DECAY_1, b2=DECAY_2, eps=EPSILON))]
+    if weight_decay > 0.0:
+        steps.append(optax.add_decayed_weights(weight_decay, decayed))
+    return optax.chain(*steps, optax.scale_by_learning_rate(learning_rate))
