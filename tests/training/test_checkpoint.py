@@ -48,7 +48,8 @@ class NoTraining(InterruptAfter):
         super().__init__("", 0)
 
     def start(self, phase: str, total: int) -> None:
-        pytest.fail(f"{phase} has begun")
+        if phase != "preparation":
+            pytest.fail(f"{phase} has begun")
 
 
 @pytest.fixture(scope="module")

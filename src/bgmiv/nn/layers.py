@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 __all__ = [
     "DECAY_1",
@@ -236,8 +237,19 @@ def adam(
     A `weight_decay` above zero also shrinks parameters by this share of the step size (AdamW): those for which the
     tree that `decayed` makes of the parameters is true, or all.
     """
-    # One vector of all parameters is a smaller program than an array for each, with the same numbers.
-    steps = [optax.flatten(optax.scale_by_adam(b1=DECAY_1, b2=DECAY_2, eps=EPSILON))]
+    moments = optax.scale_by_adam(b1=DECAY_1, b2=DECAY_2, eps=EPSILON)
+
+    # One vector of all parameters is a smaller program than an array for each, with the same numbers. `optax.flatten`
+    # does not take a network without parameters.
+    def init(parameters: optax.Params) -> optax.OptState:
+        return moments.init(ravel_pytree(parameters)[0])
+
+    def update(gradients: optax.Updates, state: optax.OptState, _: Any = None) -> tuple[optax.Updates, optax.OptState]:
+        flat, unflatten = ravel_pytree(gradients)
+        flat, state = moments.update(flat, state)
+        return unflatten(flat), state
+
+    steps = [optax.GradientTransformation(init, update)]
     if weight_decay > 0.0:
         steps.append(optax.add_decayed_weights(weight_decay, decayed))
     return optax.chain(*steps, optax.scale_by_learning_rate(learning_rate))
