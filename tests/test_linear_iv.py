@@ -11,6 +11,7 @@ from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
 from bgmiv import design_matrix
+from bgmiv.data import within
 from bgmiv.data.formula import from_formula
 from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.designs import load_empirical
@@ -116,7 +117,7 @@ def test_covariates_of_very_many_rows_are_partialled_out(sampled: dict, monkeypa
     data = IVData.from_arrays(data.outcome, data.treatment, **roles, **sampled)
     whole = LinearIV.of(data)
     monkeypatch.setattr(design_matrix, "_MAX_FULL", 299)
-    monkeypatch.setattr(design_matrix, "_PIECE", 70)
+    monkeypatch.setattr(within, "_PIECE", 70)
     part = LinearIV(design_matrix.design_matrix(data))
     assert part.design.exogenous.shape[1] == 1
     for name in ("coefficient", "ols"):

@@ -5,7 +5,7 @@ Covariates of very many rows are never copied as a whole: what is computed of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,7 @@ from scipy.linalg import qr
 from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.covariance import Errors, errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Rows
-from bgmiv.data.within import Within, ordinary_columns
+from bgmiv.data.within import Within, ordinary_columns, row_slices
 from bgmiv.errors import DataError
 from bgmiv.preprocess.reduction import BlockReduction
 
@@ -31,7 +30,7 @@ _MAX_COLUMNS, _MAX_SHARE = 100, 0.25
 _MAX_CARRIED = 0.5
 _MAX_COMPONENTS = 50
 # Beyond so many rows, or entries of all rows, covariates are partialled out first.
-_MAX_FULL, _MAX_ENTRIES, _PIECE = 100_000, 10_000_000, 20_000
+_MAX_FULL, _MAX_ENTRIES = 100_000, 10_000_000
 # What is left of a standardised column below this share of its length is rounding.
 _REDUNDANT = 1e-7
 
@@ -115,7 +114,7 @@ def design_matrix(data: IVData) -> DesignMatrix:
     n = data.n_rows
     if not data.instruments.shape[1]:
         raise DataError("instruments are missing, and nothing can be diagnosed without them. Pass at least one.")
-    share = Rows(data.covariates, data.weights).shares
+    share = data.full_weights / data.full_weights.sum()
     prepared: dict[str, float] = {}
     within = Within.of(data.schema, data.covariates, data.weights)
     if within:
@@ -178,8 +177,8 @@ def _partialled_out(within: Within, exogenous: Pieces, few_v: Floats, share: Flo
         left = np.array(within.residual(columns.reshape(n, -1)), np.float64)
         # The second time takes out what rounding left.
         for _ in range(2):
-            slopes = inverse @ sum(exogenous(rows).T @ (share[rows, None] * left[rows]) for rows in _pieces(n))
-            for rows in _pieces(n):
+            slopes = inverse @ sum(exogenous(rows).T @ (share[rows, None] * left[rows]) for rows in row_slices(n))
+            for rows in row_slices(n):
                 left[rows] -= exogenous(rows) @ slopes
         return left.reshape(columns.shape)
 
@@ -226,14 +225,10 @@ def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, 
     return lambda rows: np.insert(net(rows)[0][:, independent], 0, 1.0, axis=1)
 
 
-def _pieces(n: int) -> Iterator[slice]:
-    return (slice(start, start + _PIECE) for start in range(0, n, _PIECE))
-
-
 def _factor(columns: Pieces, share: Floats) -> Floats:
     """Columns of fewer rows with the same weighted sums of squares and products: the R of a QR decomposition."""
     factor: Floats | None = None
-    for rows in _pieces(len(share)):
+    for rows in row_slices(len(share)):
         weighted = columns(rows) * np.sqrt(share[rows])[:, None]
         both = weighted if factor is None else np.vstack([factor, weighted])
         factor = np.linalg.qr(both)[1] if len(both) > both.shape[1] else both
@@ -242,8 +237,8 @@ def _factor(columns: Pieces, share: Floats) -> Floats:
 
 def _moments(columns: Pieces, share: Floats) -> tuple[Floats, Floats]:
     """Means and standard deviations; 1 in the place of the deviation of a constant."""
-    centre: Any = sum(share[rows] @ columns(rows) for rows in _pieces(len(share)))
-    scale = np.sqrt(sum(share[rows] @ (columns(rows) - centre) ** 2 for rows in _pieces(len(share))))
+    centre: Any = sum(share[rows] @ columns(rows) for rows in row_slices(len(share)))
+    scale = np.sqrt(sum(share[rows] @ (columns(rows) - centre) ** 2 for rows in row_slices(len(share))))
     constant = scale <= 1e-12 * np.maximum(np.abs(centre), TINY)
     return centre, np.where(constant, 1.0, scale)
 

@@ -92,7 +92,7 @@ ONE_ROLE = [
     case("length", ["treatment", "5 rows", "outcome", "6"], treatment=X[:5]),
     case("length of covariates", ["covariates", "5 rows", "6"], covariates=V[:5]),
     case("transposed", ["covariates", "2 rows", "6", "transposed"], covariates=V.T),
-    case("empty", ["outcome", "empty", "two"], outcome=[]),
+    case("empty", ["outcome", "0", "rows"], outcome=[]),
     case("constant treatment", ["treatment", "constant", "2"], treatment=np.full(N, 2.0)),
     case("constant instrument", ["instrument_1", "constant"], instruments=np.column_stack([W, np.ones(N)])),
     case("no instruments", ["instruments", "at least one"], instruments=None),
@@ -117,8 +117,7 @@ ONE_ROLE = [
     ),
     case("unknown kind", ["treatment_kind", "'auto'", "'ordinal'"], treatment_kind="ordinal"),
     case("jax nan", ["outcome", "1 missing", "row 0"], outcome=jnp.asarray(Y).at[0].set(jnp.nan)),
-    case("tiny treatment", ["treatment", "varies by", "vanish in single precision"], treatment=X * 1e-300),
-    case("tiny instrument", ["'cost'", "varies by", "units"], instruments={"cost": W * 1e-300}),
+    case("tiny treatment", ["treatment", "constant"], treatment=X * 1e-300),
     case("constant outcome", ["outcome", "constant", "1 in every row"], outcome=np.ones(N)),
     case("generator", ["treatment", "array or a table", "generator"], treatment=(x for x in X)),
     case("set", ["outcome", "array or a table", "set"], outcome={1.0, 2.0}),
@@ -283,7 +282,7 @@ def test_error_says_what_and_how(changes, words):
 
 
 def test_one_row():
-    with pytest.raises(DataError, match=r"one row.*at least two"):
+    with pytest.raises(DataError, match=r"1 row\. Pass at least two"):
         IVData.from_arrays([1.0], [2.0], instruments=[3.0])
 
 

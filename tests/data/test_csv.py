@@ -84,19 +84,15 @@ def test_any_file_is_a_table_or_our_error(content: bytes, name: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("line.csv", b"a,b\n1," + b"9" * (1 << 25), "line 2 is longer than 16,777,216 characters"),
-        ("columns.csv", b"," * 200_000, "has 200,001 columns, more than 100,000"),
-        ("bomb.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 200_000), "unpacks to more than 100 times its size"),
-        ("line.csv.gz", gzip.compress(bytes(1 << 26)), "holds a zero byte"),
+        ("line.csv", b"a,b\n1," + b"9" * (1 << 25), "line 2: field larger than field limit"),
+        ("columns.csv", b"," * 200_000, "line 1: column 200001 has no name"),
+        ("zeros.csv.gz", gzip.compress(bytes(1 << 20)), "holds a zero byte"),
         ("short.csv.gz", gzip.compress(b"a,b\n1,2\n")[:-6], "cannot be read as csv"),
         ("quote.csv", b'a,b\n1,"' + b"x\n" * 1_000_000, "field limit .131072.. Is a quote never closed"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )
-def test_time_and_memory_are_bounded(
-    name: str, content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_FREE_EXPANSION", 1 << 17)
+def test_time_and_memory_are_bounded(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_bytes(content)
     begin = time.process_time()

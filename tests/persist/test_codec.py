@@ -112,18 +112,16 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "too large": (lambda raw: raw.update(count=2**70), "count must be a whole number"),
     "number": (lambda raw: raw.update(size="2"), "size must be a number"),
     "text": (lambda raw: raw.update(name=3), "name must be a text"),
-    "half a letter": (lambda raw: raw.update(name="\ud800"), "name must be a text"),
     "literal": (lambda raw: raw.update(kind="c"), "kind must be one of"),
     "enumeration": (lambda raw: raw.update(colour="green"), "colour must be one of"),
     "union": (lambda raw: raw.update(maybe="x"), "maybe must be"),
     "length": (lambda raw: raw.update(pair=[1]), "pair must be a list of 2"),
-    "same key twice": (lambda raw: raw.update(table=[["a", 1.0], ["a", 2.0]]), "different keys"),
     "unknown class": (lambda raw: raw["shape"].update({"is": "Popen"}), "shape must be a Shape, got 'Popen'"),
     "no class": (lambda raw: raw.update(shape=3), "shape must be a Shape"),
     "wrong class": (lambda raw: raw.update(point={"is": "Square", "side": 1.0}), "point must be a Point"),
-    "missing field": (lambda raw: raw["point"].pop("x"), "point lacks x"),
-    "extra field": (lambda raw: raw["point"].update(z=1), "point has the unknown 'z'"),
-    "unsaved field": (lambda raw: raw.update(cache=1), "unknown 'cache'"),
+    "missing field": (lambda raw: raw["point"].pop("x"), "point must have the fields x, y"),
+    "extra field": (lambda raw: raw["point"].update(z=1), "point must have the fields x, y, nothing else"),
+    "unsaved field": (lambda raw: raw.update(cache=1), "must have the fields .* nothing else"),
     "refused by its class": (lambda raw: raw["shape"].update(side=-1.0), "shape is refused"),
     "unknown array": (lambda raw: raw["values"].update(array="other"), "values must be an array"),
     "no array": (lambda raw: raw.update(values=[1.0]), "values must be an array"),
@@ -137,9 +135,3 @@ def test_bad_json_is_refused(name: str) -> None:
     change(raw)
     with pytest.raises(ModelFileError, match=message):
         CODEC.decode(raw, arrays, Everything)
-
-
-def test_arrays_are_used_once() -> None:
-    raw, arrays = CODEC.encode(example())
-    with pytest.raises(ModelFileError, match="belong to nothing"):
-        CODEC.decode(raw, arrays | {"spare": np.zeros(2)}, Everything)

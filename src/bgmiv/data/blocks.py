@@ -86,7 +86,7 @@ class BlockSpec:
         try:
             object.__setattr__(self, "kind", BlockKind(self.kind))
         except ValueError:
-            known = ", ".join(repr(kind.value) for kind in BlockKind)
+            known = quoted(kind.value for kind in BlockKind)
             raise DataError(f"blocks: unknown kind {self.kind!r}; use one of {known}.") from None
         if self.columns is not None:
             columns = (self.columns,) if isinstance(self.columns, str) else tuple(map(str, self.columns))

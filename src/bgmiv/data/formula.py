@@ -2,7 +2,7 @@
 
 From a table to `IVData`, from later tables to the same covariates, and to plain values that a file can hold. Formulaic
 evaluates expressions as Python. Terms are arithmetic of columns and a fixed list of functions; anything else is refused
-before that, and so is what would make terms or columns without end.
+before that, and so is what would make columns without end.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import ast
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, level_codes, ordered_levels
 from bgmiv.data.ivdata import IVData, check_names, column_arguments
-from bgmiv.data.messages import Column, Floats, cut, naming_rows
+from bgmiv.data.messages import Column, Floats, cut, first_line, naming_rows
 from bgmiv.data.schema import is_categorical, with_levels
 from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_names, select_columns, without_missing
 from bgmiv.errors import DataError
@@ -49,9 +48,7 @@ _MAX_POWER = 9
 # Degrees, degrees of freedom, knots.
 _MAX_SETTING = 100
 # Of one side of a formula; at twice as many columns the made-up table of a saved one would take a gigabyte.
-_MAX_TERMS, _MAX_FACTORS, _MAX_COLUMNS = 3000, 10, 3000
-# A typed formula is shorter; a saved one is written out term by term.
-_MAX_TYPED, _MAX_SAVED = 10_000, 100_000
+_MAX_COLUMNS = 3000
 # More than twice the degrees and knots that a transform may have.
 _MIN_ROWS = 250
 
@@ -81,16 +78,21 @@ class Factor(NamedTuple):
 
 
 class Term(NamedTuple):
-    """One term of a formula; its name is its text, and `column` the column that it is, or `C()` of, if it is one."""
+    """One term of a formula; its name is its text."""
 
     name: str
     factors: tuple[Factor, ...]
-    column: str | None = None
+
+    @property
+    def column(self) -> str | None:
+        """The column that it is, or of which it is the levels."""
+        return self.factors[0].column if len(self.factors) == 1 else None
 
 
 class Side(NamedTuple):
-    """One side of a formula: as formulaic has read it, and its terms, found harmless."""
+    """One side of a formula: its role, as formulaic has read it, and its terms, found harmless."""
 
+    role: str
     parsed: Any
     terms: tuple[Term, ...]
 
@@ -135,10 +137,10 @@ class FormulaReader:
         for column in table.columns if self.spec is not None else ():
             if column.name in self.levels:
                 level_codes(column._replace(role="covariates"), self.levels[column.name])
-        return _side_table(self.side, table, spec=self.spec)[0]
+        return _side_table(self.side, table, self.levels, self.spec)[0]
 
 
-@naming_rows
+@naming_rows()
 def from_formula(
     formula: str,
     data: Any,
@@ -166,27 +168,30 @@ def from_formula(
     >>> from_formula("np.log(wage) ~ age + I(age**2) + [educ ~ near]", table)[0]
     IVData(4 rows: np.log(wage), educ, near | age, I(age ** 2))
     """
-    sides = _read_sides(formula, column_names(data))
-    roles = {name: side.columns for name, side in sides.items()}
+    known = column_names(data)
+    sides = {role: _read_side(text or "1", known, role) for role, text in split_formula(formula).items()}
+    for role in ("outcome", "treatment"):
+        terms = [term.name for term in sides[role].terms]
+        if len(terms) != 1:
+            raise DataError(f"the formula has {len(terms)} {role}s ({', '.join(terms) or 'none'}), not one. {_FORM}.")
+    covariates, instruments = sides["covariates"], sides["instruments"]
+    if shared := {term.name for term in covariates.terms} & {term.name for term in instruments.terms}:
+        raise DataError(f"{min(shared)!r} is given both as covariates and as instruments. Use it in one of them.")
     sampling = column_arguments(sample_weight=sample_weight, clusters=clusters)
+    used = {role: side.columns for role, side in sides.items()} | sampling
     # Instruments and covariates may share columns, in different terms.
-    check_names({**roles, **sampling, "covariates": ()})
-    used = [name for names in (*roles.values(), *sampling.values()) for name in names]
-    table = without_missing(select_columns(data, used), missing)
-    declared = {*(blocks or ()), *sides["covariates"].marked}
-    columns = [with_levels(c, declared) if c.name in roles["covariates"] else c for c in table.columns]
+    check_names(used | {"covariates": set(covariates.columns) - set(instruments.columns)})
+    table = without_missing(select_columns(data, [name for names in used.values() for name in names]), missing)
+    declared = {*(blocks or ()), *covariates.marked}
+    columns = [with_levels(c, declared) if c.name in covariates.columns else c for c in table.columns]
     table = table._replace(columns=tuple(columns))
     given: dict[str, Any] = {argument: table.part(names) for argument, names in sampling.items()}
-    for name in ("outcome", "treatment", "instruments"):
-        levels = _levels(sides[name], table, name)
-        _check_width(sides[name].terms, levels, name)
-        given[name], _ = _side_table(sides[name], table, as_indicators=levels if name == "instruments" else ())
-    side = sides["covariates"]
-    levels = _levels(side, table, "covariates")
-    _check_width(side.terms, levels, "covariates")
-    given["covariates"], spec = _side_table(side, table)
-    words = frozenset(c.name for c in table.columns if c.name in levels and is_categorical(c))
-    reader = FormulaReader(side, given["covariates"].names, levels, spec, words)
+    levels = {role: _levels(side, table) for role, side in sides.items()}
+    specs: dict[str, Any] = {}
+    for role, side in sides.items():
+        given[role], specs[role] = _side_table(side, table, levels[role])
+    words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and is_categorical(c))
+    reader = FormulaReader(covariates, given["covariates"].names, levels["covariates"], specs["covariates"], words)
     return IVData.from_arrays(**given, blocks=blocks, **options), reader
 
 
@@ -198,8 +203,6 @@ def split_formula(formula: str) -> dict[str, str]:
     """
     if not isinstance(formula, str):
         raise DataError(f"a formula is a string, got {type(formula).__name__}. {_FORM}.")
-    if len(formula) > _MAX_TYPED:
-        raise DataError(f"the formula is longer than {_MAX_TYPED} characters. Use fit_table instead.")
     # Names in backticks, texts and what stands in parentheses may hold tildes and brackets of their own.
     masked, n_masked = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", _blank, formula), 1
     while n_masked:
@@ -221,83 +224,38 @@ def _blank(match: re.Match[str]) -> str:
     return "_" * len(match[0])
 
 
-def _read_sides(formula: str, known: Sequence[str]) -> dict[str, Side]:
-    """The sides of a formula for a table with these columns, each column and term in one role."""
-    sides = {name: _read_side(text or "1", known, name) for name, text in split_formula(formula).items()}
-    for name in ("outcome", "treatment"):
-        terms = sides[name].terms
-        if len(terms) != 1:
-            names = ", ".join(term.name for term in terms) or "none"
-            raise DataError(f"the formula has {len(terms)} {name}s ({names}); there must be one. {_FORM}.")
-    if not sides["instruments"].terms:
-        raise DataError(f"the formula names no instruments. {_FORM}.")
-    for (one, side), (other, another) in combinations(sides.items(), 2):
-        shared = set(side.columns) & set(another.columns)
-        if one == "instruments":
-            # A column may be in several of their terms.
-            shared = {term.name for term in side.terms} & {term.name for term in another.terms}
-        if shared:
-            raise DataError(f"{min(shared)!r} is in the {one} and also in the {other}. Use it in one of them.")
-    return sides
-
-
-def _read_side(text: str, known: Sequence[str], name: str) -> Side:
-    """One side of a formula for a table with these columns, found harmless."""
-    from formulaic import Formula, ModelSpec
-    from formulaic.parser import DefaultFormulaParser
+def _read_side(text: str, known: Sequence[str], role: str) -> Side:
+    """One side of a typed formula for a table with these columns, found harmless."""
+    from formulaic import Formula
     from formulaic.parser.algos.tokenize import tokenize
 
     # Formulaic takes these for the constant, backticks or not.
     if odd := {"", "1"} & set(text.split("`")[1::2]):
         raise DataError(f"a formula cannot use the column {odd.pop()!r} by its name. Rename it, or use fit_table.")
     try:
+        operators = {sign for token in tokenize(text) if token.kind.value == "operator" for sign in token.token}
         # To read what stands before a tilde, formulaic evaluates it.
-        if any(token.kind.value == "operator" and {"~", "|"} & set(token.token) for token in tokenize(text)):
-            raise DataError(f"the formula's {cut(text)!r} has several parts. {_FORM}.")
-        _check_size(DefaultFormulaParser().get_ast(text), text)
-        parsed = Formula(text)
-    except DataError:
-        raise
+        parsed = None if operators & {"~", "|"} else Formula(text)
     # Formulaic has exceptions of its own and lets Python's through.
     except Exception as error:
-        first = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", str(error)).splitlines() or [type(error).__name__]
-        raise DataError(f"the formula's {cut(text)!r} cannot be read: {first[0]}") from None
-    factors = {term: [factor for factor in term.factors if factor.eval_method.value != "literal"] for term in parsed}
-    terms = [_read_term(str(term), own, known) for term, own in factors.items() if own]
+        plain = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", first_line(error))
+        raise DataError(f"the formula's {cut(text)!r} cannot be read: {plain}") from None
+    if parsed is None:
+        raise DataError(f"the formula's {cut(text)!r} has several parts. {_FORM}.")
+    return _checked_side(parsed, known, role)
+
+
+def _checked_side(formula: Any, known: Sequence[str], role: str) -> Side:
+    """One side as formulaic has read it, once all of its terms are found harmless."""
+    from formulaic import ModelSpec
+
+    factors = {term: [factor for factor in term.factors if factor.eval_method.value != "literal"] for term in formula}
+    read = {str(term): tuple(_read_factor(factor, known) for factor in own) for term, own in factors.items()}
+    terms = [Term(name, own) for name, own in read.items() if own]
     # That of numbers only is the constant.
     if all(factors.values()):
-        raise DataError(f"the formula's {name} leave the constant out (0 or -1), which no method can. Drop that.")
-    return Side(ModelSpec.from_spec(parsed, na_action="ignore", output="pandas"), tuple(terms))
-
-
-def _check_size(tree: Any, text: str) -> None:
-    """Refuse sums, products and powers of terms that would be expanded into too many, before they are."""
-    nodes = [tree]
-    for node in nodes:
-        # What has no arguments is a name, a number or an expression.
-        nodes += [part for part in getattr(node, "args", ()) if hasattr(part, "args")]
-    counts: dict[int, int] = {}
-    for node in reversed(nodes):
-        parts = [counts.get(id(part), 1) for part in getattr(node, "args", ())]
-        operator = str(getattr(node, "operator", "+"))
-        if operator in ("**", "^"):
-            power = str(node.args[1])
-            if power not in "123456789":
-                raise DataError(f"the formula's {cut(text)!r} has a power above {_MAX_POWER} or no number. Use fewer.")
-            counts[id(node)] = parts[0] ** int(power)
-        else:
-            counts[id(node)] = sum(parts) + (0 if operator in ("+", "-") else math.prod(parts))
-        if counts[id(node)] > _MAX_TERMS:
-            raise DataError(f"the formula's {cut(text)!r} has more than {_MAX_TERMS} terms. Use fewer, or fit_table.")
-
-
-def _read_term(name: str, factors: Sequence[Any], known: Sequence[str]) -> Term:
-    read = tuple(_read_factor(factor, known) for factor in factors)
-    if len(read) > _MAX_FACTORS:
-        raise DataError(f"the formula's term {cut(name)!r} has {len(read)} factors, more than {_MAX_FACTORS}.")
-    if not any(factor.columns for factor in read):
-        raise DataError(f"the formula's term {name!r} uses no column of the table. Leave it out.")
-    return Term(name, read, read[0].column if len(read) == 1 else None)
+        raise DataError(f"the formula's {role} leave the constant out (0 or -1), which no method can. Drop that.")
+    return Side(role, ModelSpec.from_spec(formula, na_action="ignore", output="pandas"), tuple(terms))
 
 
 def _read_factor(factor: Any, known: Sequence[str]) -> Factor:
@@ -421,45 +379,45 @@ def _literal(node: ast.expr) -> Any:
         return ...
 
 
-def _levels(side: Side, table: Table, role: str) -> dict[str, tuple[Level, ...]]:
+def _levels(side: Side, table: Table) -> dict[str, tuple[Level, ...]]:
     """The levels of each column that terms use as categories."""
     return {
-        column.name: ordered_levels(category_entries(column._replace(role=role)))
+        column.name: ordered_levels(category_entries(column._replace(role=side.role)))
         for column in table.columns
         if column.name in side.columns and (column.name in side.marked or is_categorical(column))
     }
 
 
-def _check_width(terms: Sequence[Term], levels: Mapping[str, Sequence[Level]], side: str) -> None:
+def _check_width(side: Side, levels: Mapping[str, Sequence[Level]]) -> None:
     """Refuse terms that would make too many columns, before they are computed."""
     total = 0
-    for term in terms:
+    for term in side.terms:
         width = 1
         for factor in term.factors:
             known = levels.get(factor.column or "")
             width *= factor.width if known is None else len(known)
         total += width
         if total > _MAX_COLUMNS:
-            where = f"the formula's {side} make more than {_MAX_COLUMNS} columns"
+            where = f"the formula's {side.role} make more than {_MAX_COLUMNS} columns"
             raise DataError(f"{where} by the term {cut(term.name)!r}. Use fewer levels, degrees or interactions.")
 
 
-def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: Iterable[str] = ()) -> tuple[Table, Any]:
+def _side_table(side: Side, table: Table, levels: Mapping[str, Sequence[Level]], spec: Any = None) -> tuple[Table, Any]:
     """The columns of one side, those of the table as they are, and formulaic's specification of the computed ones.
 
-    `spec` is an earlier specification. Levels of the columns in `as_indicators` become indicators of all but the first.
+    `spec` is an earlier specification. Levels of instruments become indicators of all but the first.
     """
-    columns = table.by_name
-    terms = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in side.terms]
+    _check_width(side, levels)
+    columns, indicators = table.by_name, levels if side.role == "instruments" else ()
     read: list[Column] = []
     matrix: Any = None
     places: dict[str, Any] = {}
-    if any(term.column is None for term in terms):
+    if any(term.column is None or term.column in indicators for term in side.terms):
         matrix = _computed(spec or side.parsed, table, side)
         spec = matrix.model_spec
         places = {str(term): place for term, place in spec.term_slices.items()}
-    for term in terms:
-        if term.column is None:
+    for term in side.terms:
+        if term.column is None or term.column in indicators:
             part = matrix.iloc[:, places[term.name]]
             read += [Column(str(name), np.asarray(part.iloc[:, i])) for i, name in enumerate(part.columns)]
         elif term.factors[0].is_column:
@@ -500,8 +458,7 @@ def _computed(spec: Any, table: Table, side: Side) -> Any:
             return PandasMaterializer(frame, context=functions).get_model_matrix(spec)
     # A transform may raise anything on data it cannot take.
     except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"a term of the formula cannot be computed: {first}") from error
+        raise DataError(f"a term of the formula cannot be computed: {first_line(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -535,17 +492,20 @@ def formula_file(reader: FormulaReader) -> FormulaFile | None:
 
 def formula_reader(file: FormulaFile) -> FormulaReader:
     """The reader of plain values that anyone may have written; those that no formula gives are refused."""
-    parts = [":".join(f"`{text}`" if is_column else f"{{{text}}}" for text, is_column in term) for term in file.terms]
-    text = " + ".join(["1", *parts])
-    if len(text) > _MAX_SAVED:
-        raise DataError(f"the saved formula is longer than {_MAX_SAVED} letters.")
-    side = _read_side(text, file.columns, "covariates")
+    from formulaic import Formula
+    from formulaic.parser.types import Factor as ParsedFactor
+    from formulaic.parser.types import Term as ParsedTerm
+
+    parsed = [ParsedTerm([ParsedFactor("1", eval_method="literal")])]
+    for term in file.terms:
+        factors = [ParsedFactor(text, eval_method="lookup" if is_column else "python") for text, is_column in term]
+        parsed.append(ParsedTerm(factors))
+    side = _checked_side(Formula(parsed), file.columns, "covariates")
     if side.plain != file.terms or side.columns != file.columns:
         raise DataError("the terms and columns of the saved formula are not those that it says.")
     if not set(file.words) <= set(file.levels) <= set(file.columns) or not all(file.levels.values()):
         raise DataError("the saved formula's levels are not those of its columns.")
-    _check_width(side.terms, file.levels, "covariates")
-    table, spec = _side_table(side, _made_up(file))
+    table, spec = _side_table(side, _made_up(file), file.levels)
     state = _restored(file.state, {} if spec is None else spec.transform_state)
     spec = None if spec is None else spec.update(transform_state=state)
     return FormulaReader(side, table.names, file.levels, spec, frozenset(file.words))
@@ -584,12 +544,10 @@ def _learnt(state: Mapping[Any, Any], path: Path = ()) -> Iterator[tuple[Path, S
 def _restored(state: Sequence[tuple[Path, State]], made_up: Mapping[str, Any]) -> dict[str, Any]:
     """The transforms' state; under the names, and of the types, that they have when they learn from made-up data."""
     expected = {path: type(value) for path, value in _learnt(made_up)}
-    if len(state) != len(expected) or {path: type(value) for path, value in state} != expected:
+    if {path: type(value) for path, value in state} != expected:
         raise DataError("the saved formula's state is not that of its transforms.")
     restored: dict[Any, Any] = {name: {} for name in made_up}
     for path, value in state:
-        if value is not None and not isinstance(value, str) and not np.all(np.isfinite(value)):
-            raise DataError(f"a transform's state at {path!r} has a number that is not finite.")
         inner = restored
         for key in path[:-1]:
             inner = inner.setdefault(key, {})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from bgmiv.arrays import TINY
 from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, encode, is_flag, plan_blocks
 from bgmiv.data.messages import (
     Array,
@@ -181,7 +182,9 @@ class IVData:
         sampling = dict(clusterings)
         if sample_weight is not None:
             sampling["sample_weight"] = read_column(sample_weight, "sample_weight")
-        _check_rows(roles | sampling)
+        check_same_rows(roles | sampling)
+        if roles["outcome"].n_rows < 2:
+            raise DataError(f"outcome has {plural(roles['outcome'].n_rows, 'row')}. Pass at least two.")
         check_names({role: table.names if table.named else () for role, table in (roles | sampling).items()})
 
         kinds = {"outcome": outcome_kind, "treatment": treatment_kind}
@@ -269,12 +272,11 @@ class IVData:
     def __repr__(self) -> str:
         """Names and sizes, no numbers."""
         names = [name for block in self.schema.blocks for name in block.input_names]
-        shown = names if len(names) <= 10 else [*names[:10], f"... {len(names)} in all"]
         roles = [self.schema.outcome.name, self.schema.treatment.name, *self.schema.instruments]
-        return printable(f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})")
+        return printable(f"IVData({self.n_rows} rows: {', '.join(roles)} | {listed(names, 10)})")
 
 
-@naming_rows
+@naming_rows()
 def from_frame(
     data: Any,
     *,
@@ -359,26 +361,12 @@ def _read_instruments(instruments: Any) -> Table:
     return table
 
 
-def _check_rows(tables: Mapping[str, Table]) -> None:
-    for argument, table in tables.items():
-        if table.n_rows == 0:
-            raise DataError(f"{argument}: empty, there are no rows. Pass at least two.")
-    check_same_rows(tables)
-    if tables["outcome"].n_rows == 1:
-        raise DataError("outcome has one row. Pass at least two.")
-
-
 def _check_varies(values: FloatArray, labels: Sequence[str], fix: str = "Use one that varies.") -> None:
-    low, high = values.min(axis=0), values.max(axis=0)
-    for i in np.flatnonzero(low == high)[:1]:
-        raise DataError(f"{labels[i]} is constant, {values[0, i]:g} in every row, and tells nothing. {fix}")
+    """Refuse columns that are constant in single precision."""
     with np.errstate(over="ignore"):
-        spread = high - low
+        spread = values.max(axis=0) - values.min(axis=0)
     for i in np.flatnonzero(spread < _FLOAT32_TINY)[:1]:
-        raise DataError(
-            f"{labels[i]} varies by {spread[i]:.1e} at most, and such numbers vanish in single precision. Use smaller "
-            "units."
-        )
+        raise DataError(f"{labels[i]} is constant, {values[0, i]:g} in every row, and tells nothing. {fix}")
 
 
 def check_names(roles: Mapping[str, Iterable[str]]) -> None:
@@ -389,24 +377,24 @@ def check_names(roles: Mapping[str, Iterable[str]]) -> None:
                 raise DataError(f"{name!r} is given both as {role} and as {other}. Use another column for one of them.")
 
 
-def _check_distinct_numbers(columns: Iterable[tuple[str, str, Array]]) -> None:
+def _check_distinct_numbers(columns: Sequence[tuple[str, str, Array]]) -> None:
     """Refuse a column (role, label, values) with the numbers of one of a role with which it may not share them."""
-    seen: dict[bytes, list[tuple[str, str, Array]]] = {}
+    # Other roles may share the numbers of covariates, of which there may be thousands.
+    others = [column for column in columns if column[0] != "covariates"]
     for role, label, values in columns:
-        if values.dtype.kind not in "biuf":
-            continue
-        # A few rows tell most columns apart; adding zero takes the sign from a negative one.
-        some = values[np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp)]
-        with np.errstate(over="ignore"):
-            key = (some.astype(np.float32) + 0.0).tobytes()
-        for other_role, other, numbers in seen.get(key, ()):
-            dtype = np.float32 if np.float32 in (values.dtype, numbers.dtype) else np.float64
-            may_not = other_role in _FORBIDDEN.get(role, ())
-            if may_not and np.array_equal(values.astype(dtype), numbers.astype(dtype)):
+        for other_role, other, numbers in others:
+            if other_role in _FORBIDDEN.get(role, ()) and _same_numbers(values, numbers):
                 raise DataError(f"{label} is identical to {other} in every row. Pass the right columns.")
-        # Other roles may share the numbers of covariates, of which there may be thousands.
-        if role != "covariates":
-            seen.setdefault(key, []).append((role, label, values))
+
+
+def _same_numbers(one: Array, other: Array) -> bool:
+    """Whether columns hold the same numbers, in single precision if one of them is so; a few rows tell most apart."""
+    if one.dtype.kind not in "biuf" or other.dtype.kind not in "biuf":
+        return False
+    dtype = np.float32 if np.float32 in (one.dtype, other.dtype) else np.float64
+    with np.errstate(over="ignore"):
+        pairs = ((one[rows].astype(dtype), other[rows].astype(dtype)) for rows in (slice(_N_PROBES), slice(None)))
+        return all(np.array_equal(*pair) for pair in pairs)
 
 
 def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
@@ -426,32 +414,24 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
     n_columns = 1 + n_instruments + len(plain)
     if n < n_columns + 2 or n_columns > _MAX_DETERMINING:
         return
-    labels = [role_label("covariates", schema.flat_names[j]) for j in plain]
-    labels += [role_label("instruments", name) for name in schema.instruments]
+    exogenous = [(role_label("covariates", schema.flat_names[j]), v[:, j]) for j in plain]
+    known = exogenous + [(role_label("instruments", name), w[:, i]) for i, name in enumerate(schema.instruments)]
     outcome, treatment = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
-    eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
     advice = "Drop the column that was computed from it, or that it was computed from."
-
-    def columns_at(rows: Any) -> FloatArray:
-        return np.column_stack([v[rows][:, plain], w[rows]]).astype(np.float64)
-
-    def exogenous(rows: Any) -> FloatArray:
-        return columns_at(rows)[:, : len(plain)]
-
     for part in schema.outcome.columns(y).T if plain else ():
-        if explained := _explained(part, exogenous, labels, _EXPLAINED, eps):
+        if explained := _explained(part, exogenous, _EXPLAINED):
             raise DataError(
                 f"{outcome} is an exact linear combination of {explained[0]}, so the treatment has nothing to explain. "
                 f"{advice}"
             )
     for part in schema.treatment.columns(x).T:
-        if explained := _explained(part, columns_at, labels, _REDUNDANT, eps):
+        if explained := _explained(part, known, _REDUNDANT):
             raise DataError(
                 f"{treatment} is an exact linear combination of {explained[0]}, so nothing of it is endogenous and "
                 f"there is nothing to instrument. {advice}"
             )
         enough = plain and n >= 4 * n_columns
-        if enough and (explained := _explained(part, exogenous, labels, _NEARLY_REDUNDANT, eps)):
+        if enough and (explained := _explained(part, exogenous, _NEARLY_REDUNDANT)):
             left = explained[1] ** 2
             warn_user(
                 f"{treatment} is nearly a linear combination of {explained[0]}: the covariates leave {left:.1g} of "
@@ -461,26 +441,28 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
             )
 
 
-def _explained(
-    part: FloatArray, columns_at: Callable[[Any], FloatArray], labels: Sequence[str], limit: float, eps: float
-) -> tuple[str, float] | None:
+def _explained(part: FloatArray, columns: Sequence[tuple[str, FloatArray]], limit: float) -> tuple[str, float] | None:
     """Which columns predict another but for this share of its standard deviation, and what share they leave."""
+    eps = max(float(np.finfo(values.dtype).eps) for values in (part, *(values for _, values in columns)))
     n, part = len(part), part.astype(np.float64)
     most = limit * part.std() + 4.0 * eps * np.abs(part).max()
-    some = np.linspace(0, n - 1, min(n, 4 * (len(labels) + 1) + 1000)).astype(np.intp)
-    few = columns_at(some)
-    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
+    some = np.linspace(0, n - 1, min(n, 4 * (len(columns) + 1) + 1000)).astype(np.intp)
+    few = np.column_stack([values[some] for _, values in columns]).astype(np.float64)
+    scale = np.maximum(np.abs(few).max(axis=0), TINY)
     design = np.column_stack([np.ones(len(few)), few / scale])
     constant, *slopes = np.linalg.lstsq(design, part[some], rcond=1e-12)[0]
     coefficients = np.array(slopes) / scale
     left = 0.0
     # Some rows nearly always show that they do not; all of them are needed to show that they do.
     for rows in (some, slice(None)):
-        left = float(np.sqrt(np.mean((part[rows] - constant - columns_at(rows) @ coefficients) ** 2)))
+        residual = part[rows] - constant
+        for slope, (_, values) in zip(coefficients, columns, strict=True):
+            residual -= slope * values[rows]
+        left = float(np.sqrt(np.mean(residual**2)))
         if left > most:
             return None
     moved = np.abs(coefficients * few.std(axis=0))
-    names = [labels[i] for i in np.flatnonzero(moved > max(1e-6, limit) * moved.max()).tolist()]
+    names = [columns[i][0] for i in np.flatnonzero(moved > max(1e-6, limit) * moved.max()).tolist()]
     return listed(names), left / part.std()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ __all__ = [
     "counted",
     "cut",
     "finite_columns",
+    "first_line",
     "float_matrix",
     "is_number",
     "is_zero_one",
@@ -54,8 +55,6 @@ Integers = NDArray[np.integer[Any]]
 Codes = NDArray[np.int64]
 Positions = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 5
@@ -134,18 +133,14 @@ def plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number != 1 else ''}"
 
 
-def naming_rows(function: Callable[P, T]) -> Callable[P, T]:
-    """A function inside which `name_rows` has effect, and no longer."""
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        before = _rows.set(_rows.get() or ("row", None))
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _rows.reset(before)
-
-    return run
+@contextmanager
+def naming_rows() -> Iterator[None]:
+    """Inside it, or a function that it decorates, `name_rows` has effect, and no longer."""
+    before = _rows.set(_rows.get() or ("row", None))
+    try:
+        yield
+    finally:
+        _rows.reset(before)
 
 
 def name_rows(numbers: Integers, word: str = "") -> None:
@@ -178,7 +173,9 @@ def counted(marked: Mask, what: str) -> str:
 def warn_user(message: str, category: type[Warning] = BGMIVWarning) -> None:
     """Warn at the line outside this package that led here."""
     depth, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "bgmiv":
+    # `naming_rows` calls functions of this package from contextlib.
+    inside = ("bgmiv", "contextlib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in inside:
         depth, frame = depth + 1, frame.f_back
     warnings.warn(printable(message), category, stacklevel=depth)
 
@@ -224,6 +221,11 @@ def numeric(column: Column, advice: str = _TO_NUMBERS) -> Array:
 def cut(text: str, max_length: int = 80) -> str:
     """The beginning of a text that is too long for a message."""
     return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or what kind of error it is if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def shown(entry: object) -> str:

@@ -159,7 +159,7 @@ class Identity:
 
     def fit(self, values: Array) -> Affine:
         """Shift zero and scale one for each column of (n, d) values."""
-        return Affine(np.zeros(values.shape[1]), np.ones(values.shape[1]))
+        return FixedAffine(0.0, 1.0).fit(values)
 
 
 class ScaledData(NamedTuple):
@@ -187,12 +187,11 @@ class Scaler:
 
     def transform(self, data: IVData) -> ScaledData:
         """Scale all four roles; data without instruments give a w of width zero."""
-        instruments = self.instruments if data.instruments.shape[1] else Identity().fit(data.instruments)
         return ScaledData(
             x=self.treatment.transform(data.treatment),
             y=self.outcome.transform(data.outcome),
             v=self.covariates.transform(data.covariates),
-            w=instruments.transform(data.instruments),
+            w=self.instruments.transform(data.instruments),
         )
 
 

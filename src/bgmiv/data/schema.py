@@ -107,8 +107,7 @@ def read_role(column: Column, declared: str) -> tuple[FloatArray, Variable]:
     """
     label, argument = column.label, f"{column.role}_kind"
     if declared not in get_args(RoleKind):
-        known = ", ".join(repr(kind) for kind in get_args(RoleKind))
-        raise DataError(f"{argument} must be one of {known}, got {declared!r}.")
+        raise DataError(f"{argument} must be one of {quoted(get_args(RoleKind))}, got {declared!r}.")
     as_levels, as_number = setting(argument, "categorical"), setting(argument, "continuous")
     if declared == "categorical" or (declared != "continuous" and is_categorical(column)):
         entries = category_entries(column)

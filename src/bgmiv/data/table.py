@@ -16,6 +16,7 @@ from bgmiv.data.messages import (
     Column,
     Mask,
     counted,
+    listed,
     missing_rows,
     name_rows,
     plural,
@@ -46,7 +47,6 @@ __all__ = [
 
 Missing = Literal["raise", "drop"]
 
-_SHOWN = 10
 # What pandas calls columns of numbers.
 _NUMBERS = ("boolean", "integer", "floating", "mixed-integer-float")
 _AT_PREDICT = "Fill them, or leave such rows out of the table."
@@ -315,9 +315,8 @@ def _missing_values(table: Table) -> tuple[Mask, str]:
     """Which rows have a missing value, and how many there are in which columns."""
     masks = {column.name: missing_rows(column.values) for column in table.columns}
     counts = [f"{name!r} ({int(mask.sum())})" for name, mask in masks.items() if mask.any()]
-    more = f" and {len(counts) - _SHOWN} more columns" if len(counts) > _SHOWN else ""
     rows = np.logical_or.reduce([np.zeros(table.n_rows, dtype=bool), *masks.values()])
-    return rows, ", ".join(counts[:_SHOWN]) + more
+    return rows, listed(counts, 10)
 
 
 def _with_plain_numbers(column: Column) -> Column:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from bgmiv.arrays import TINY
 from bgmiv.data.blocks import BlockKind, CovariateBlock
 from bgmiv.data.messages import Codes, FloatArray, Floats, Positions
 from bgmiv.data.schema import Schema
 
 __all__ = [
     "LevelEffects", "Within", "absorbed_blocks", "level_places", "level_slices", "ordinary_columns",
-    "ordinary_covariates",
+    "ordinary_covariates", "row_slices",
 ]  # fmt: skip
 
 ColumnsAt = Callable[[Any], list[Floats]]
@@ -107,17 +108,15 @@ class Within:
         n_first = sum(sizes[:1])
         indicators = _indicators(places, sum(sizes))
         counts = indicators @ weights
-        rank = int(np.sum(counts[:n_first] > 0.0))
-        if len(sizes) < 2:
-            return cls(names, sizes, places, weights, counts, np.zeros((n_first, 0)), np.zeros((0, 0)), rank)
         products = (indicators * weights @ indicators.T).tocsr()
         pairs, rest = products[:n_first, n_first:].toarray(), products[n_first:, n_first:].toarray()
-        scale = np.sqrt(np.maximum(np.diag(rest), np.finfo(float).tiny))
+        scale = np.sqrt(np.maximum(np.diag(rest), TINY))
         left = (rest - pairs.T @ (pairs / _positive(counts[:n_first])[:, None])) / np.outer(scale, scale)
         values, vectors = np.linalg.eigh(left)
         there = values > _REDUNDANT
         root = vectors[:, there] / np.sqrt(values[there]) / scale[:, None]
-        return cls(names, sizes, places, weights, counts, pairs, root @ root.T, rank + int(there.sum()))
+        rank = np.sum(counts[:n_first] > 0.0) + np.sum(there)
+        return cls(names, sizes, places, weights, counts, pairs, root @ root.T, int(rank))
 
     def __bool__(self) -> bool:
         """Whether anything is absorbed."""
@@ -157,16 +156,15 @@ class Within:
         """
         sums: Any = 0.0
         squares: Any = 0.0
-        for rows in _pieces(len(self.places)):
+        for rows in row_slices(len(self.places)):
             columns = np.hstack(columns_at(rows))
             weighted = columns * self.weights[rows, None]
             squares = squares + np.sum(weighted * columns, axis=0)
             sums = sums + _indicators(self.places[rows], len(self.counts)) @ weighted
         first = self.sizes[0]
         own = sums / _positive(self.counts)[:, None]
-        if len(self.sizes) > 1:
-            own[first:] = self.inverse @ (sums[first:] - self.pairs.T @ own[:first])
-            own[:first] -= (self.pairs / _positive(self.counts[:first])[:, None]) @ own[first:]
+        own[first:] = self.inverse @ (sums[first:] - self.pairs.T @ own[:first])
+        own[:first] -= (self.pairs / _positive(self.counts[:first])[:, None]) @ own[first:]
         rounding = squares - np.sum(sums * own, axis=0) <= _ROUNDING * squares
         for levels in level_slices(self.sizes):
             counts = self.counts[levels]
@@ -204,13 +202,6 @@ class LevelEffects:
     columns: Floats
     errors: Floats
 
-    def __post_init__(self) -> None:
-        """Refuse parts that do not fit together: of a file that anyone may have written."""
-        n_levels = sum(self.sizes)
-        shapes = {self.outcome.shape, self.errors.shape, self.columns.shape[:1]}
-        if len(self.names) != len(self.sizes) or shapes != {(n_levels,)} or self.columns.ndim != 2:
-            raise ValueError("its levels and their means have different sizes.")
-
     @classmethod
     def fit(
         cls, within: Within, outcome: Floats, columns_at: ColumnsAt, coefficients: Floats, dof: float
@@ -222,7 +213,7 @@ class LevelEffects:
 
         of_levels, net_at = within.split(both)
         weights, counts, square = within.weights, within.counts, 0.0
-        for rows in _pieces(len(outcome)):
+        for rows in row_slices(len(outcome)):
             own, *others = net_at(rows)
             square += float(weights[rows] @ (own[:, 0] - np.hstack(others) @ coefficients) ** 2)
         variance = square / weights.sum() * len(outcome) / max(dof, 1.0)
@@ -286,7 +277,8 @@ def _indicators(places: Positions, n_levels: int) -> csr_array:
     return csr_array((np.ones(n * k), (places.ravel(), np.repeat(np.arange(n), k))), shape=(n_levels, n))
 
 
-def _pieces(n_rows: int) -> Iterator[slice]:
+def row_slices(n_rows: int) -> Iterator[slice]:
+    """Slices of rows, of bounded length."""
     return (slice(start, min(start + _PIECE, n_rows)) for start in range(0, n_rows, _PIECE))
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.data.messages import shown
 from bgmiv.errors import BGMIVError, ModelFileError
 from bgmiv.persist.folder import DTYPES, Arrays
 
@@ -39,7 +40,6 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     NoneType: ("nothing", (NoneType,)),
     Any: ("a plain value", (NoneType, bool, int, float, str)),
 }
-_SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 def unsaved() -> Any:
@@ -92,7 +92,7 @@ class Codec:
 
     def __init__(self, classes: Iterable[type], functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
         """Keep the lists."""
-        self.classes = {kind.__name__: kind for kind in dict.fromkeys(classes)}
+        self.classes = {kind.__name__: kind for kind in classes}
         self.functions = dict(functions or {})
 
     def encode(self, value: Any) -> tuple[Any, Arrays]:
@@ -138,17 +138,12 @@ class Codec:
         )
 
     def decode(self, raw: Any, arrays: Arrays, kind: Any) -> Any:
-        """The value of JSON, of a declared type; every array must be used once.
+        """The value of JSON, of a declared type.
 
         Raises:
             ModelFileError: it is not of that type, or its class refuses it.
         """
-        reader = _Reader(self, arrays)
-        value = reader.value(raw, kind, "model")
-        spare = set(arrays) - reader.used
-        if spare:
-            raise ModelFileError(f"the arrays {', '.join(sorted(spare)[:5])} belong to nothing in the model.")
-        return value
+        return _Reader(self, arrays).value(raw, kind, "model")
 
 
 class _Reader:
@@ -156,7 +151,6 @@ class _Reader:
 
     def __init__(self, codec: Codec, arrays: Arrays) -> None:
         self.codec, self.arrays = codec, arrays
-        self.used: set[str] = set()
         self.readers: dict[Any, Callable[[Any, Hints, str], Any]] = {
             Union: self.union, UnionType: self.union, tuple: self.sequence, dict: self.pairs, Mapping: self.pairs,
             Literal: self.one_of, Callable: self.function, np.ndarray: self.array,
@@ -176,14 +170,13 @@ class _Reader:
 
     def plain(self, raw: Any, hint: Any, where: str) -> Any:
         """A value without parts; floats that JSON does not have are texts."""
-        if hint is float and isinstance(raw, str) and raw in _SPECIAL:
-            return _SPECIAL[raw]
+        if hint is float and raw in ("nan", "inf", "-inf"):
+            return float(raw)
         wanted, kinds = _PLAIN[hint]
-        # JSON from a file has integers without end, infinity for 1e999, and halves of letters.
+        # JSON from a file has integers without end, and infinity for 1e999.
         limit = _MAX_INTEGER if type(raw) is int else np.inf
         too_large = isinstance(raw, int | float) and not abs(raw) < limit
-        broken = type(raw) is str and any("\ud800" <= letter <= "\udfff" for letter in raw)
-        if type(raw) not in kinds or too_large or broken:
+        if type(raw) not in kinds or too_large:
             _refuse(where, wanted, raw)
         return hint(raw) if hint in (float, Path) else raw
 
@@ -214,8 +207,7 @@ class _Reader:
         if not isinstance(raw, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in raw):
             _refuse(where, "a list of pairs", raw)
         key, value = hints or (str, Any)
-        entries = {self.value(k, key, f"{where}.key"): self.value(v, value, f"{where}.{str(k)[:40]}") for k, v in raw}
-        return entries if len(entries) == len(raw) else _refuse(where, "a list of pairs with different keys", raw)
+        return {self.value(k, key, f"{where}.key"): self.value(v, value, f"{where}.{str(k)[:40]}") for k, v in raw}
 
     def sequence(self, raw: Any, hints: Hints, where: str) -> tuple[Any, ...]:
         """A tuple of given or of any length."""
@@ -235,10 +227,8 @@ class _Reader:
         if kind is None or not (is_open or issubclass(kind, get_origin(hint) or hint)):
             _refuse(where, f"a {getattr(hint, '__name__', hint)}", raw)
         hints = _hints(kind)
-        if absent := sorted(set(hints) - set(raw)):
-            raise ModelFileError(f"{where} lacks {', '.join(absent)}.")
-        if extra := sorted(set(raw) - set(hints) - {_CLASS}):
-            raise ModelFileError(f"{where} has the unknown {', '.join(repr(name[:40]) for name in extra[:5])}.")
+        if set(raw) != {_CLASS, *hints}:
+            raise ModelFileError(f"{where} must have the fields {', '.join(hints)}, nothing else.")
         values = {name: self.value(raw[name], declared, f"{where}.{name}") for name, declared in hints.items()}
         try:
             return _assembled(kind, values)
@@ -246,13 +236,10 @@ class _Reader:
             raise ModelFileError(f"{where} is refused: {error}") from error
 
     def array(self, raw: Any, _: Hints, where: str) -> NDArray[Any]:
-        """An array of the table, each for one place."""
+        """An array of the table."""
         name = raw.get(_ARRAY) if isinstance(raw, dict) else None
-        if not isinstance(name, str) or name not in self.arrays or set(raw) - {_ARRAY, "order"}:
+        if not isinstance(name, str) or name not in self.arrays:
             _refuse(where, "an array", raw)
-        if name in self.used:
-            raise ModelFileError(f"{where}: the array {name!r} is used twice.")
-        self.used.add(name)
         array = self.arrays[name]
         return np.asfortranarray(array) if raw.get("order") == "F" else array
 
@@ -268,8 +255,7 @@ def _tag(raw: Any) -> Any:
 
 def _refuse(where: str, wanted: str, raw: Any) -> NoReturn:
     tag = _tag(raw) if isinstance(raw, dict) else raw
-    shown = repr(tag[:60] if isinstance(tag, str) else tag)[:80]
-    raise ModelFileError(f"{where} must be {wanted}, got {shown}.")
+    raise ModelFileError(f"{where} must be {wanted}, got {shown(tag)}.")
 
 
 def _assembled(kind: Any, values: dict[str, Any]) -> Any:

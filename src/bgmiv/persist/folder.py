@@ -9,29 +9,26 @@ import os
 import secrets
 import shutil
 import stat
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from bgmiv._io import exchange, write_new
+from bgmiv._io import write_new
 from bgmiv._version import VERSION
 from bgmiv.data.messages import setting
 from bgmiv.errors import ModelFileError
 
-__all__ = ["DTYPES", "Arrays", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
+__all__ = ["DTYPES", "Arrays", "ModelFiles", "check_free", "read_model", "write_model"]
 
 _FORMAT, _VERSION = "bgmiv model", 10
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
-# A save takes seconds: an older folder beside is that of a process that was killed.
-_STRAY_SECONDS = 600.0
-_MAX_READS = 10
+_MAX_READS = 5
 _ENTRIES = ("format", "version", "written_by", "method", "arrays", "model", "sha256")
 DTYPES = ("float32", "float64", "int64", "int32", "bool")
 """The types of saved arrays."""
@@ -39,62 +36,21 @@ DTYPES = ("float32", "float64", "int64", "int32", "bool")
 Arrays = dict[str, NDArray[Any]]
 
 
-def parse_json(data: bytes, where: str) -> Any:
-    """JSON of a stranger: UTF-8, no key twice, no numbers that are not finite, and not nested without end.
-
-    Raises:
-        ModelFileError: it is none of this.
-
-    Example:
-        >>> parse_json(b'{"a": 1, "a": 2}', "model.json")
-        Traceback (most recent call last):
-        bgmiv.errors.ModelFileError: model.json is no usable JSON: the key 'a' is there twice. ...
-    """
-
-    def refuse(why: str) -> NoReturn:
-        raise ModelFileError(f"{where} is no usable JSON: {why}. The file is damaged or was not written by bgmiv.")
-
-    def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        entries: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in entries:
-                refuse(f"the key {name[:80]!r} is there twice")
-            entries[name] = value
-        return entries
-
-    try:
-        return json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=no_key_twice,
-            parse_constant=lambda name: refuse(f"{name} is no number"),
-        )
-    except RecursionError:
-        refuse("lists and objects are nested too deep")
-    except ValueError as error:
-        refuse(str(error)[:200])
-
-
 def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
     """The bytes of a plain file: no link, folder or device, and not too large."""
-    # Without O_NONBLOCK a pipe in the file's place would make this wait for ever.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise ModelFileError(f"{path} is not a plain file; links, folders and devices are never followed.")
         if status.st_size > max_bytes:
             raise ModelFileError(f"{path} has {status.st_size:,} bytes, more than the {max_bytes:,} it may have here.")
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            data = file.read(status.st_size + 1)
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise ModelFileError(f"{path} does not exist: {path.parent} holds no saved model.") from error
     except ModelFileError:
         raise
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
-    if len(data) != status.st_size:
-        raise ModelFileError(f"{path} changed while it was read; read it again.")
-    return data
 
 
 def write_model(
@@ -108,9 +64,6 @@ def write_model(
     Raises:
         ModelFileError: it cannot be saved or written, or the folder may not be replaced.
     """
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ModelFileError(f"{name} holds numbers that are not finite: this fit cannot be saved.")
     data = bytes(save(arrays))
     document = {
         "format": _FORMAT,
@@ -123,24 +76,15 @@ def write_model(
     document["sha256"] = _checksum(document)
     try:
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
-    except UnicodeEncodeError as error:
-        raise ModelFileError(f"a name of a column or a level is no text: {error}. Rename it and fit again.") from error
-    try:
         target = Path(os.path.realpath(folder))
         check_free(target, overwrite=overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
-        for left in _siblings(target, "new"):
-            # Another process may have removed it by now.
-            with suppress(FileNotFoundError):
-                if time.time() - left.lstat().st_mtime >= _STRAY_SECONDS:
-                    shutil.rmtree(left, ignore_errors=True)
         new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
         try:
             new.mkdir()
             for name, content in {_ARRAYS: data, _JSON: text}.items():
                 write_new(new / name, content)
             check(new)
-            check_free(target, overwrite=overwrite)
             _take_place(new, target)
         finally:
             shutil.rmtree(new, ignore_errors=True)
@@ -151,14 +95,6 @@ def write_model(
         raise ModelFileError(
             f"{folder} cannot be written: {why}. Nothing was changed; choose another folder or make room."
         ) from error
-
-
-def _is_model(folder: Path) -> bool:
-    try:
-        document = parse_json(_read_file(folder / _JSON, _MAX_JSON), _JSON)
-    except ModelFileError:
-        return False
-    return isinstance(document, dict) and document.get("format") == _FORMAT
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
@@ -181,32 +117,18 @@ def read_model(folder: Path) -> ModelFiles:
     Raises:
         ModelFileError: it holds no saved model, a damaged one, or one of another version of the format.
     """
-    for _ in range(_MAX_READS - 1):
-        before = _identity(folder)
-        try:
+    for _ in range(_MAX_READS):
+        with suppress(ModelFileError):
             return _read_once(folder)
-        except ModelFileError:
-            if _identity(folder) == before:
-                raise
     return _read_once(folder)
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells one writing of a folder from another."""
-    try:
-        status = (folder / _JSON).lstat()
-    except (OSError, ValueError):
-        return None
-    return status.st_ino, status.st_mtime_ns
 
 
 def _read_once(folder: Path) -> ModelFiles:
     if not os.path.lexists(folder):
-        # Where names cannot be exchanged, a kill between two renames leaves the old model there.
-        folder = next(iter(_siblings(folder, "old")), folder)
-    path = folder / _JSON
-    document = parse_json(_read_file(path, _MAX_JSON), str(path))
-    _check_document(document, path)
+        # A kill between two renames leaves the old model there.
+        folder = next(iter(_old_models(folder)), folder)
+    document = _read_document(folder)
+    _check_document(document, folder / _JSON)
     data = _read_file(folder / _ARRAYS)
     if document["arrays"] != _fingerprint(data):
         raise ModelFileError(f"{folder / _ARRAYS} is damaged, truncated, or belongs to another model than {_JSON}.")
@@ -220,10 +142,21 @@ def _read_once(folder: Path) -> ModelFiles:
     return ModelFiles(str(document["method"]), document["model"], arrays)
 
 
-def _check_document(document: Any, path: Path) -> None:
-    """Refuse what this version has not written."""
+def _read_document(folder: Path) -> dict[str, Any]:
+    """The JSON of a saved model, of any version."""
+    path = folder / _JSON
+    data = _read_file(path, _MAX_JSON)
+    try:
+        document = json.loads(data.decode("utf-8"))
+    except (RecursionError, ValueError) as error:
+        raise ModelFileError(f"{path} is no usable JSON, damaged or not written by bgmiv: {error}.") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ModelFileError(f"{path} is not that of a saved model: its format is not '{_FORMAT}'.")
+    return document
+
+
+def _check_document(document: dict[str, Any], path: Path) -> None:
+    """Refuse what this version has not written."""
     number = document.get("version")
     if number != _VERSION:
         newer = isinstance(number, int) and number > _VERSION
@@ -259,7 +192,12 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
     inside = {entry.name for entry in os.scandir(target)}
     if not inside:
         return
-    if not inside <= {_ARRAYS, _JSON} or not _is_model(target):
+    try:
+        _read_document(target)
+        is_model = inside <= {_ARRAYS, _JSON}
+    except ModelFileError:
+        is_model = False
+    if not is_model:
         raise ModelFileError(
             f"{folder} is not the folder of a saved model, or holds other files too, and is left as it is. "
             "Choose another folder."
@@ -269,10 +207,8 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
 
 
 def _take_place(new: Path, target: Path) -> None:
-    """Put the new folder in its place: the name holds the old model or the new one at every moment."""
-    if not os.path.lexists(target):
-        os.rename(new, target)
-    elif not exchange(new, target):
+    """Put the new folder in its place; a kill in between leaves the old model beside it, where it is read."""
+    if os.path.lexists(target):
         old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
         os.rename(target, old)
         try:
@@ -280,12 +216,14 @@ def _take_place(new: Path, target: Path) -> None:
         except BaseException:
             os.rename(old, target)
             raise
-    for left in _siblings(target, "old"):
+    else:
+        os.rename(new, target)
+    for left in _old_models(target):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _siblings(target: Path, kind: str) -> list[Path]:
-    """What savings of this folder have left beside it."""
-    pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.{kind}"
+def _old_models(target: Path) -> list[Path]:
+    """What savings of this folder have put aside."""
+    pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.old"
     # Path.glob raises for a name that is too long.
     return list(target.parent.glob(pattern)) if os.path.isdir(target.parent) else []
