@@ -106,6 +106,8 @@ def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
         ("y ~ poly(age, 50*50) + [x ~ w]", "setting that is computed"),
         ("y ~ bs(age, df=60):bs(income, df=60) + [x ~ w]", "covariates make more than 3000 columns"),
         ("y ~ age + [x ~ bs(w, df=60):bs(w, df=61)]", "instruments make more than 3000 columns"),
+        ("y ~ (age + income)**99 + [x ~ w]", "power above 9"),
+        ("y ~ (age + income)**(10) + [x ~ w]", "power above 9"),
         ("y ~ I(2 ** 3) + [x ~ w]", "power other than of a column"),
         ("y ~ np.abs(3) + [x ~ w]", "is constant"),
         (None, "a formula is a string"),

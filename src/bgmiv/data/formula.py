@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -233,13 +234,17 @@ def _read_side(text: str, known: Sequence[str], role: str) -> Side:
     if odd := {"", "1"} & set(text.split("`")[1::2]):
         raise DataError(f"a formula cannot use the column {odd.pop()!r} by its name. Rename it, or use fit_table.")
     try:
-        operators = {sign for token in tokenize(text) if token.kind.value == "operator" for sign in token.token}
+        tokens = list(tokenize(text))
+        operators = {sign for token in tokens if token.kind.value == "operator" for sign in token.token}
+        powers = {power.token for sign, power in pairwise(tokens) if sign.token in ("**", "^")} - set("123456789")
         # To read what stands before a tilde, formulaic evaluates it.
-        parsed = None if operators & {"~", "|"} else Formula(text)
+        parsed = None if powers or operators & {"~", "|"} else Formula(text)
     # Formulaic has exceptions of its own and lets Python's through.
     except Exception as error:
         plain = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", first_line(error))
         raise DataError(f"the formula's {cut(text)!r} cannot be read: {plain}") from None
+    if powers:
+        raise DataError(f"the formula's {cut(text)!r} has a power above {_MAX_POWER} or no number. Use fewer.")
     if parsed is None:
         raise DataError(f"the formula's {cut(text)!r} has several parts. {_FORM}.")
     return _checked_side(parsed, known, role)
