@@ -325,8 +325,10 @@ def largest_quantile(factors: Floats, std_error: Floats, level: float) -> float:
         True
     """
     scaled = (factors / np.maximum(std_error, TINY)).reshape(len(factors), -1)
-    draws = np.random.default_rng(_SEED).normal(size=(_DRAWS, len(factors)))
-    largest = np.concatenate([np.abs(part @ scaled).max(axis=1) for part in np.array_split(draws, 50)])
+    # Factors are known up to a rotation; the symmetric root of the covariance depends on no such choice.
+    _, sizes, directions = np.linalg.svd(scaled, full_matrices=False)
+    draws = np.random.default_rng(_SEED).normal(size=(_DRAWS, scaled.shape[1])) @ (directions.T * sizes)
+    largest = np.concatenate([np.abs(part @ directions).max(axis=1) for part in np.array_split(draws, 50)])
     return np.quantile(largest, level)
 
 
