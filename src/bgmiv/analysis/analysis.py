@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.instruments import InstrumentViews, Numbers, Records, records_of
+from bgmiv.analysis.instruments import InstrumentViews, Numbers, Records
 from bgmiv.analysis.markup import shortened
 from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.checks import Diagnosis
@@ -238,14 +238,14 @@ class Curve(Tabular):
 
     def records(self) -> Records:
         """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""
-        names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
-        return records_of(self, names)
+        return self.to_frame().reset_index().to_dict("records")
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table, by treatment."""
         import pandas as pd
 
-        return pd.DataFrame(self.records()).set_index("treatment")
+        names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
+        return pd.DataFrame({name: getattr(self, name) or math.nan for name in names}).set_index("treatment")
 
 
 class Answer:

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from bgmiv.analysis.analysis import Analysis, Answer, Curve, HistoryLine
 from bgmiv.analysis.instruments import BinnedMeans
 from bgmiv.analysis.markup import Markup, clean, element, filled, joined, sentence
-from bgmiv.diagnostics.explanations import Check
 from bgmiv.numerals import aligned, number, percent, share
 
 __all__ = [
     "MARKS", "MIN_SUPPORT", "Axis", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
-    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "meter",
-    "outside_support", "sample", "shape_bars", "sparkline",
+    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "outside_support", "sample",
+    "sparkline",
 ]  # fmt: skip
 
 Values = Sequence[float]
@@ -183,10 +182,9 @@ class _Plane(NamedTuple):
         ticks += [filled("tick-across", x=self.x(tick), text=text) for tick, text in self.across.named]
         return filled("frame", ticks=ticks)
 
-    def chart(self, label: str, lines: Sequence[Markup], dots: Sequence[Markup] = ()) -> Markup:
+    def chart(self, label: str, lines: list[Markup], dots: list[Markup] | None = None) -> Markup:
         """A small chart of lines, which are stretched with it, and dots, which are not."""
-        drawn = filled("stretched", drawn=list(lines))
-        return filled("chart", label=label, frame=self.frame(), lines=drawn, dots=list(dots))
+        return filled("chart", label=label, frame=self.frame(), lines=filled("stretched", drawn=lines), dots=dots)
 
 
 def curve_chart(analysis: Analysis) -> Markup:
@@ -259,25 +257,6 @@ def sparkline(line: HistoryLine) -> Markup:
     return filled("spark", name=line.name, label=label, line=filled("stretched", drawn=path))
 
 
-def meter(check: Check) -> Markup | None:
-    """A bar that shows an F statistic against its critical value."""
-    value, critical = (check.numbers.get(name, math.nan) for name in ("effective_f", "critical"))
-    if not (math.isfinite(value) and math.isfinite(critical) and critical > 0.0):
-        return None
-    width = round(min(50.0 * value / critical, 100.0), 2)
-    return filled("meter", check=check, value=number(value), critical=number(critical), width=width)
-
-
-def shape_bars(check: Check) -> Markup | None:
-    """Bars of the singular values that a check of ill-posedness has."""
-    values = [value for name, value in check.numbers.items() if name.startswith("shape_")]
-    if not values:
-        return None
-    bars = [filled("shape", y=14 * i, width=f"{100 * value:.2f}", check=check) for i, value in enumerate(values)]
-    listed = ", ".join(f"{value:.2f}" for value in values)
-    return filled("shapes", listed=listed, height=14 * len(values), bars=bars)
-
-
 @dataclass(frozen=True)
 class ForestRow:
     """A line of a forest plot: texts on the left and on the right of the drawing, and what is drawn."""
@@ -294,26 +273,21 @@ class ForestRow:
     extra: Sequence[Markup] = ()  # other methods' marks
 
 
-def forest(rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[str, str], zero: bool = True) -> Markup:
-    """A table with a drawing of every estimate and interval beside its numbers, and a line at zero where it is one."""
-    lines = [
-        filled(
-            "forest-row",
-            group=None if row.curve is None else Markup(f' data-row="{row.curve:d}"'),
-            row=row,
-            drawing=_bar(row, axis, zero),
-        )
-        for row in rows
-    ]
+def forest(rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[str, str]) -> Markup:
+    """A table with a drawing of every estimate and interval beside its numbers, and a line at zero."""
+    lines = []
+    for row in rows:
+        group = None if row.curve is None else Markup(f' data-row="{row.curve:d}"')
+        lines.append(filled("forest-row", group=group, row=row, drawing=_bar(row, axis)))
     ticks = [element("text", text, x=f"{axis.at(tick)}%", y=13, text_anchor="middle") for tick, text in axis.named]
     effect, interval = head
     last = element("th", interval, scope="col", class_="n") if interval else element("td", class_="n")
     return filled("forest", caption=caption, effect=effect, interval=last, rows=lines, ticks=ticks)
 
 
-def _bar(row: ForestRow, axis: Axis, zero: bool) -> list[Markup]:
+def _bar(row: ForestRow, axis: Axis) -> list[Markup]:
     parts = []
-    if zero and axis.holds(0.0):
+    if axis.holds(0.0):
         parts.append(filled("zero", x=f"{axis.at(0.0)}%"))
     for low, high in row.stretches:
         start, end = max(axis.at(low), 0.0), min(axis.at(high), 100.0)
@@ -362,6 +336,6 @@ def level_charts(analysis: Analysis) -> Markup:
                     extra=marks,
                 )
             )
-        table = forest(rows, axis, caption=f"{meaning}: {clean(curve.group.label)}", head=head, zero=False)
+        table = forest(rows, axis, caption=f"{meaning}: {clean(curve.group.label)}", head=head)
         charts.append(element("div", table, data_curve=i, hidden=i > 0))
     return joined(*charts)

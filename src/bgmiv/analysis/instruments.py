@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from bgmiv.distributions import f_tail, student_quantile
 from bgmiv.linear_iv import LinearIV
 
 __all__ = [
-    "Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "Numbers", "Records", "instrument_views", "records_of",
+    "Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "Numbers", "Records", "instrument_views",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -33,13 +32,6 @@ _MAX_DRAWN = 100_000
 _MAX_INSTRUMENTS = 5
 _MAX_BALANCE = 12
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
-
-
-def records_of(parts: object, names: Sequence[str]) -> Records:
-    """Attributes that are columns of equal lengths as rows; one that is empty is not known."""
-    import pandas as pd
-
-    return pd.DataFrame({name: getattr(parts, name) or math.nan for name in names}).to_dict("records")
 
 
 @dataclass(frozen=True)
@@ -64,10 +56,6 @@ class BinnedMeans:
     fitted: Numbers
     n_rows: tuple[int, ...]
 
-    def records(self) -> Records:
-        """One row for each bin."""
-        return records_of(self, ("place", "mean", "lower", "upper", "fitted", "n_rows"))
-
 
 @dataclass(frozen=True)
 class Balance:
@@ -89,11 +77,6 @@ class Balance:
     n_covariates: int
     f: float
     p: float
-
-    def records(self) -> Records:
-        """One row for each covariate."""
-        pairs = zip(self.covariates, self.differences, strict=True)
-        return [{"covariate": name, "difference": value} for name, value in pairs]
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,7 @@ from bgmiv.analysis.charts import (
     level_charts,
     lines_chart,
     look_of,
-    meter,
     sample,
-    shape_bars,
     sparkline,
 )  # fmt: skip
 from bgmiv.analysis.instruments import Balance, DirectEffect
@@ -42,7 +40,6 @@ from bgmiv.analysis.text import (
     groups_left_out,
     html_table,
     trust,
-    weights_text,
 )  # fmt: skip
 from bgmiv.diagnostics.explanations import Check
 from bgmiv.linear_iv import LinearEstimate
@@ -242,7 +239,7 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
     made = []
     for check in checks:
         size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
-        made.append(filled("check", check=check, size=size, picture=meter(check) or shape_bars(check)))
+        made.append(filled("check", check=check, size=size))
     return element("div", *made, class_="cards") if made else None
 
 
@@ -413,20 +410,14 @@ def _assumptions(analysis: Analysis) -> Markup | None:
 
 
 def _data(analysis: Analysis) -> Markup | None:
-    """The question and its columns."""
-    question, units = analysis.question, analysis.units
-    rows = sentence(units)[:-1]
-    text = f"{question.n_rows:,} {units}" + (f" of {clean(question.source)}" if question.source else "") + "."
-    if question.n_dropped:
-        text += f" {question.n_dropped:,} {units} with missing values were dropped."
-    if question.weights:
-        text += f" {rows} are weighted by {weights_text(analysis)}."
-    if question.groups:
-        text += f" {rows} are clustered by {clean(question.groups)}."
+    """Where the rows come from, how they count, and their columns."""
+    question, known = analysis.question, facts(analysis)
+    names = ("Data", sentence(analysis.units)[:-1], "Weights", "Groups")
     columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in question.columns]
     table = html_table(["Column", "Role", "Kind", "Summary"], columns, class_="plain")
     formula = element("pre", element("code", question.formula)) if question.formula else None
-    return filled("section-data", text=text, formula=formula, table=table)
+    pairs = _pairs({name: known[name] for name in names if name in known}, "facts")
+    return filled("section-data", pairs=pairs, formula=formula, table=table)
 
 
 def _history(analysis: Analysis) -> Markup | None:

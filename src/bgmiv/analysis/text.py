@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, Answer, MethodRow
@@ -34,7 +33,6 @@ __all__ = [
     "summary_text",
     "text_table",
     "trust",
-    "weights_text",
 ]
 
 TextTable = tuple[list[str], list[list[str]]]
@@ -247,6 +245,7 @@ def facts(analysis: Analysis) -> dict[str, str]:
     names = [shortened(name, 40) for name in question.covariates]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     dropped = f" ({question.n_dropped:,} dropped for missing values)" if question.n_dropped else ""
+    effective = f" (sampling weights; Kish's effective number is {question.n_effective:,.0f})"
     known = {
         "Outcome": question.outcome,
         "Treatment": question.treatment,
@@ -255,20 +254,12 @@ def facts(analysis: Analysis) -> dict[str, str]:
         "Formula": question.formula,
         "Data": question.source,
         sentence(analysis.units)[:-1]: f"{question.n_rows:,}{dropped}",
-        "Weights": weights_text(analysis),
+        "Weights": question.weights and question.weights + effective,
         "Groups": question.groups,
         "Method": analysis.method,
         "Seed": str(analysis.seed),
     }
     return {name: text for name, text in known.items() if text}
-
-
-def weights_text(analysis: Analysis) -> str:
-    """The column of sampling weights, and how many rows of equal weight would tell as much; empty without weights."""
-    question = analysis.question
-    if not question.weights:
-        return ""
-    return f"{clean(question.weights)} (sampling weights; Kish's effective number is {question.n_effective:,.0f})"
 
 
 def groups_left_out(analysis: Analysis) -> list[str]:
@@ -308,12 +299,9 @@ def _linear_pairs(linear: LinearEstimate | None) -> dict[str, str]:
 
 
 def _check_text(check: Check) -> str:
-    title, value = clean(check.title), clean(check.value)
-    fits = len(title) + len(value) + 2 <= _WIDTH - 11
-    head, *rest = textwrap.wrap(f"{title}: {value}" if fits else title, _WIDTH - 11) or [""]
+    head, *rest = textwrap.wrap(clean(check.title), _WIDTH - 11) or [""]
     lines = [f"{head:<{_WIDTH - 10}}{'[' + check.severity + ']':>10}", *rest]
-    lines += [] if fits else [_wrapped(value, "  ", "  ")]
-    return "\n".join([*lines, _wrapped(clean(check.reading), "  ", "  ")])
+    return "\n".join(lines + [_wrapped(text, "  ", "  ") for text in (check.value, check.reading)])
 
 
 def _wrapped(text: str, first: str = "", later: str = "") -> str:
@@ -329,7 +317,7 @@ def summary_html(analysis: Analysis) -> str:
     written = []
     for section in _sections(analysis):
         checks = [[one.title, one.value, filled("level", check=one), one.reading] for one in section.checks]
-        parts = [html_table(*section.table, numbers=True)] if section.table else []
+        parts = [html_table(*section.table, class_="numbers")] if section.table else []
         parts += [html_table([], rows) for rows in (checks, list(section.pairs.items())) if rows]
         parts += [element("p", text) for text in section.sentences]
         written.append(filled("summary-section", title=section.title, parts=parts))
@@ -345,15 +333,11 @@ def summary_html(analysis: Analysis) -> str:
     )
 
 
-def html_table(
-    header: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: bool = False, class_: str | None = None
-) -> Markup:
-    """A table whose first column is a header; with `numbers`, the other columns that have a name stand on the right."""
-    look = ["n" if numbers and name else None for name in header]
+def html_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, class_: str | None = None) -> Markup:
+    """A table whose first column is a header."""
 
     def line(tag: str, texts: Sequence[Any], scope: str | None = None) -> Markup:
-        others = zip_longest(texts[1:], look[1:])
-        cells = [element(tag, text, class_=name, scope=scope) for text, name in others]
+        cells = [element(tag, text, scope=scope) for text in texts[1:]]
         return element("tr", element("th", texts[0], scope=scope or "row"), *cells)
 
     head = element("thead", line("th", header, "col")) if header else None
