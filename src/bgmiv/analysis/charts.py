@@ -73,15 +73,11 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
 
     Curves of other methods widen it by a quarter at most on each side, and bands where there are no data not at all.
     """
-    first = analysis.curves[0]
-    values = [_finite(first.estimate)]
-    for curve in analysis.curves:
-        seen = np.asarray(curve.in_support) >= MIN_SUPPORT
-        ends = [curve.estimate]
-        if curve is first and curve.lower:
-            ends += (curve.band_lower or curve.lower, curve.band_upper or curve.upper)
-        values += [_finite(np.asarray(end)[seen if seen.any() else ~seen]) for end in ends]
-    shown = np.concatenate(values)
+    first, values = analysis.curves[0], [curve.estimate for curve in analysis.curves]
+    seen = np.asarray(first.in_support) >= MIN_SUPPORT
+    for end in (first.band_lower or first.lower, first.band_upper or first.upper):
+        values.append(np.asarray(end)[seen] if end else end)
+    shown = _finite(np.concatenate(values))
     low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
     room = 0.25 * (high - low)
     others = [np.clip(_finite(row.curve), low - room, high + room) for row in analysis.methods]
@@ -211,20 +207,14 @@ def curve_chart(analysis: Analysis) -> Markup:
 
 
 def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
-    """Bands, a faint line, and a strong one over it where the data show the treatment."""
+    """The curve and its bands."""
     t, parts = curve.treatment, []
     if curve.band_lower:
         parts.append(plane.band(t, curve.band_lower, curve.band_upper, ""))
     if curve.lower:
         both = bool(curve.band_lower)
         parts.append(plane.band(t, curve.lower, curve.upper, "inner" if both else "", hidden=both))
-    parts.append(plane.line(t, curve.estimate, "faint"))
-    ends = [t[0], *(end for pair in outside_support(curve) for end in pair), t[-1]]
-    for start, stop in zip(ends[::2], ends[1::2], strict=True):
-        if stop > start:
-            inside = [start, *(place for place in t if start < place < stop), stop]
-            parts.append(plane.line(inside, np.interp(inside, t, curve.estimate).tolist(), "main"))
-    return parts
+    return [*parts, plane.line(t, curve.estimate, "main")]
 
 
 def lines_chart(place: Values, lines: Mapping[str, Sequence[Values]], across: Axis, up: Axis, label: str) -> Markup:

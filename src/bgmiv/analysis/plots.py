@@ -171,9 +171,7 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, Me
     if curve.lower:
         ax.fill_between(t, curve.lower, curve.upper, label=f"{level} interval", alpha=0.22, **look)
         _tell_weak(ax, analysis)
-    ax.plot(t, curve.estimate, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
-    seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, curve.estimate, np.nan)
-    ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
+    ax.plot(t, curve.estimate, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
     for i, row in others:
         colour, dashes, _ = _style(i)
         ax.plot(t, row.curve, color=colour, linestyle=dashes, linewidth=1.9, label=clean(row.name))

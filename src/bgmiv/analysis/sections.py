@@ -390,15 +390,10 @@ def _checks(analysis: Analysis) -> Markup | None:
 
 def _held_out(analysis: Analysis) -> Markup | None:
     """The verdict from held-out rows."""
-    verdict, units = analysis.verdict, analysis.units
+    verdict = analysis.verdict
     if verdict is None:
         return None
-    n = verdict.evidence.n_held_out
-    text = f"{n:,} {units} were held out of training to check the fit."
-    if n == analysis.question.n_rows:
-        text = f"The fit is an ensemble: each of the {n:,} {units} is checked by a member not trained on it."
-    elif not n:
-        text = "No rows were held out to check the fit."
+    text = f"Checked on {verdict.evidence.n_held_out:,} {analysis.units} by fits that had not seen them."
     reasons = [element("li", reason) for reason in verdict.lines]
     return filled("held-out", verdict=verdict, text=text, reasons=reasons)
 

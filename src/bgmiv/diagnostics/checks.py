@@ -81,9 +81,9 @@ class Diagnosis(Tabular):
         return "\n\n".join([f"Diagnosis: {self.severity}{linear}", *map(str, self.checks)])
 
     def _repr_html_(self) -> str:
-        linear = () if self.linear is None else (str(self.linear),)
-        rows = [list(record.values())[1:] for record in self.records()]
-        return html_table(f"Diagnosis: {self.severity}", rows, ("check", *_COLUMNS[2:]), linear)
+        linear = "" if self.linear is None else str(self.linear)
+        rows = [record.values() for record in self.records()]
+        return html_table(f"Diagnosis: {self.severity}", linear, [_COLUMNS, *rows])
 
 
 class Change(NamedTuple):
@@ -132,9 +132,9 @@ def diagnose(
     rows: Rows,
     fitted: FittedMethod,
     *,
-    no_instrument: FittedMethod | None = None,
-    level: float = 0.95,
-    seed: int = 0,
+    no_instrument: FittedMethod | None,
+    level: float,
+    seed: int,
 ) -> Diagnosis:
     """Every check of `bgmiv.diagnostics.explanations.CHECKS` that applies to a fit and its data, in that order."""
     linear, verdict, changes = LinearIV.of(data), verdict_of(fitted), changes_of(data)
@@ -233,7 +233,8 @@ def _moment(fitted: FittedMethod, data: IVData, rows: Rows, evidence: FitEvidenc
             predictions = HeldOutPredictions(some, fitted.at(Query(data.treatment[None], rows).take(some))[0])
         if not np.isfinite(predictions.values).all():
             return Check("moment-test", "failed", {})
-        statistic, p, n_rows = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
+        statistic, p = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
+        n_rows = len(predictions.rows)
     severity: Severity = "good" if p >= 0.05 else "doubtful"
     if p < 0.01 and statistic > MOMENT_EXCESS.failed:
         severity = "failed"

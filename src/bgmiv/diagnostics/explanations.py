@@ -125,15 +125,10 @@ def preparation_text(numbers: Mapping[str, float], labels: Mapping[str, str]) ->
     return " ".join(sentence.format(**known) for name, sentence in _PREPARATION.items() if name in known)
 
 
-def html_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
+def html_table(title: str, note: str, rows: Iterable[Iterable[str]]) -> str:
     """A titled HTML table for notebooks; every text is escaped."""
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = (row(header, "th") if header else "") + "".join(row(cells, "td") for cells in rows)
-    texts = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f"<p><b>{escape(title)}</b></p>{texts}<table>{body}</table>"
+    body = "".join("<tr><td>" + "<td>".join(map(escape, row)) for row in rows)
+    return f"<p><b>{escape(title)}</b> {escape(note)}</p><table>{body}</table>"
 
 
 def _p_text(p: float) -> str:

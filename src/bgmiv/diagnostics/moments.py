@@ -38,6 +38,8 @@ MAX_TESTED = 1500
 _MAX_SIMPLE = 5000
 _LANDMARKS = 300
 _N_FOLDS = 5
+# Of the bootstrap of the moment test.
+_DRAWS = 1000
 _ROUNDING = 1e-11
 _LENGTHSCALES = (0.3, 1.0, 3.0)
 _PENALTIES = np.logspace(-6, 0, 7)
@@ -124,10 +126,9 @@ class MomentTest(NamedTuple):
 
     statistic: float
     p_value: float
-    n_rows: int
 
 
-def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int = 0) -> MomentTest:
+def moment_test(data: IVData, predicted: Floats, *, seed: int = 0) -> MomentTest:
     r"""Test $E[y - g(x, v) \mid w, v] = 0$ on rows that g was not fitted on.
 
     $$T = \frac{1}{|P|} \sum_{(i, j) \in P} r_i\, r_j\, k(c_i, c_j),$$
@@ -141,8 +142,7 @@ def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int
     Args:
         data: rows that g was not fitted on, `MAX_TESTED` at most.
         predicted: g at these rows, `(n,)`, finite.
-        draws: of the bootstrap.
-        seed: of the same.
+        seed: of the bootstrap.
 
     Raises:
         DataError: there are fewer than three groups.
@@ -159,13 +159,13 @@ def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int
         raise DataError(f"the moment test needs at least three groups of rows, got {n_groups}.")
     pairs = codes[:, None] != codes[None, :]
     matrix = np.where(pairs, _kernel(data), 0.0)
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, n_groups))[:, codes] * residuals
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(_DRAWS, n_groups))[:, codes] * residuals
     statistic = float(residuals @ matrix @ residuals)
     null = np.einsum("ij,ij->i", signs @ matrix, signs)
     # Signs that equal or mirror the observed ones give the same number up to rounding.
     as_large = int(np.sum(null >= statistic - 1e-9 * abs(statistic)))
     scale = variance_of(y, data.weights) * float(weights @ pairs @ weights)
-    return MomentTest(statistic / scale, (1.0 + as_large) / (1.0 + draws), len(y))
+    return MomentTest(statistic / scale, (1.0 + as_large) / (1.0 + _DRAWS))
 
 
 def moment_test_of_levels(data: IVData, predicted: Floats, seed: int) -> MomentTest:
@@ -248,7 +248,7 @@ def simple_fits(data: IVData, train: Integers, held_out: Integers) -> SimpleFits
 
     They only serve as benchmarks of prediction, so minimum-norm least squares is enough for any number of columns.
     """
-    train, weights = train[:_MAX_SIMPLE], row_weights(data)
+    weights = row_weights(data)
     treatment = data.schema.treatment.columns(data.treatment)
     w, x, v = (_standard(a, train, weights) for a in (data.instruments, treatment, data.covariates))
     one, root = np.ones((data.n_rows, 1)), np.sqrt(weights)
@@ -285,14 +285,13 @@ def _regressions(
 
 
 def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: SimpleFits) -> MomentRisks:
-    """Held-out moment risks of a fit and of the simple models, on 1500 rows at most."""
-    rows = held_out[:MAX_TESTED]
-    part = data.take(rows)
+    """Held-out moment risks of a fit and of the simple models."""
+    part = data.take(held_out)
     conditions = conditions_of(part)
     y, weights = part.outcome.astype(np.float64), row_weights(part)
     variance = variance_of(data.outcome, data.weights)
 
-    values = np.stack([predicted, simple.structural, simple.treatment_only], axis=1)[: len(rows)]
+    values = np.stack([predicted, simple.structural, simple.treatment_only], axis=1)
     residuals = weights[:, None] * (y[:, None] - values)
     # Predictions that are not numbers have no risk; the verdict reports them.
     finite = np.isfinite(residuals).all(axis=0)

@@ -227,7 +227,7 @@ class Verdict:
         return "\n".join([self.severity, *(f"- {line}" for line in self.lines)])
 
     def _repr_html_(self) -> str:
-        return html_table(f"Held-out checks: {self.severity}", [(line,) for line in self.lines])
+        return html_table(f"Held-out checks: {self.severity}", "", [(line,) for line in self.lines])
 
 
 def verdict_of(fitted: FittedMethod) -> Verdict | None:
