@@ -131,9 +131,7 @@ def test_fewer_factors_give_the_same_covariance() -> None:
 
 def test_the_static_curve_goes_through_the_estimates(page: str, analysis: Analysis) -> None:
     across, up = curve_axes(analysis)
-    drawn = re.search(
-        r'<g data-curve="0"><path d="([^"]+)" class="band">.*?<path d="([^"]+)" class="line main">', page
-    )
+    drawn = re.search(r'<g data-curve="0"><path d="([^"]+)" class="band">.*?<path d="([^"]+)" class="line main">', page)
     points = np.array([pair.split() for pair in drawn[2].removeprefix("M").split("L")], float)
     t = across.low + points[:, 0] / 1000 * (across.high - across.low)
     g = up.high - points[:, 1] / 1000 * (up.high - up.low)

@@ -338,9 +338,7 @@ Answered = tuple[Average, Interval]
 """g along a grid averaged over rows, and the average effect."""
 
 
-def answered(
-    fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid, *, intervals: bool = True
-) -> Answered:
+def answered(fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid, *, intervals: bool = True) -> Answered:
     """As `dose_response_interval` and `ate_interval` answer; of an outcome of several levels, about the first.
 
     `own` is None where the fit ignores its instruments or its rows are not known.

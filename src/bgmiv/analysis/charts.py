@@ -16,8 +16,8 @@ from bgmiv.analysis.markup import Markup, clean, element, filled, joined, senten
 from bgmiv.numerals import aligned, number, percent, share
 
 __all__ = [
-    "MARKS", "MIN_SUPPORT", "Axis", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
-    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "outside_support", "sample",
+    "MARKS", "MIN_SUPPORT", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
+    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "outside_support",
     "sparkline",
 ]  # fmt: skip
 
@@ -137,14 +137,6 @@ def look_of(analysis: Analysis, i: int) -> str:
     return f"m{(i - 1) % 5 + 1}" if i else "main"
 
 
-def sample(analysis: Analysis, i: int) -> Markup:
-    """A short piece of a method's line, or its mark, for the legend."""
-    look = look_of(analysis, i)
-    if analysis.question.level_names:
-        return filled("sample-mark", mark=_mark(50.0, MARKS[i % len(MARKS)], look))
-    return filled("sample-line", look=look)
-
-
 class _Plane(NamedTuple):
     """Two axes, and what is drawn between them."""
 
@@ -260,7 +252,6 @@ class ForestRow:
     look: str = "main"  # a class of style: "main", "m1", ... or "faint"
     mark: str = "circle"  # one of `MARKS`
     curve: int | None = None  # the number of the group it stands for, if it does
-    extra: Sequence[Markup] = ()  # other methods' marks
 
 
 def forest(rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[str, str]) -> Markup:
@@ -286,16 +277,14 @@ def _bar(row: ForestRow, axis: Axis) -> list[Markup]:
             parts.append(_mark(0.0, "left", row.look))
         if high > axis.high:
             parts.append(_mark(100.0, "right", row.look))
-    parts += row.extra
     if row.estimate is not None and axis.holds(row.estimate):
         parts.append(_mark(axis.at(row.estimate), row.mark, row.look))
     return parts
 
 
-def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:
-    """A mark at so many per cent of the width; that of another method is hidden at first."""
-    hidden = None if method is None else Markup(f' data-method="{method:d}" hidden')
-    return filled("mark", x=x, method=hidden, shape=_SHAPES[shape], look=look)
+def _mark(x: float, shape: str, look: str) -> Markup:
+    """A mark at so many per cent of the width."""
+    return filled("mark", x=x, shape=_SHAPES[shape], look=look)
 
 
 def level_charts(analysis: Analysis) -> Markup:
@@ -307,25 +296,12 @@ def level_charts(analysis: Analysis) -> Markup:
     charts = []
     for i, curve in enumerate(analysis.curves):
         rows = []
-        for k, (text, low, high) in enumerate(aligned(numbers[i])):
-            estimate, lower, upper = numbers[i][k]
-            marks = [
-                _mark(axis.at(other.curve[k]), MARKS[j % len(MARKS)], look_of(analysis, j), method=j)
-                for j, other in analysis.others
-                if i == 0 and axis.holds(other.curve[k])
-            ]
-            rows.append(
-                ForestRow(
-                    analysis.question.treatment_text(curve.treatment[k]),
-                    f"in support for {share(curve.in_support[k])} of {analysis.units}",
-                    text,
-                    f"{low} to {high}" if curve.lower else "none",
-                    estimate,
-                    ((lower, upper),) if curve.lower else (),
-                    "main" if curve.in_support[k] >= MIN_SUPPORT else "faint",
-                    extra=marks,
-                )
-            )
+        for at, (text, low, high) in zip(curve.records(), aligned(numbers[i]), strict=True):
+            name, seen = analysis.question.treatment_text(at["treatment"]), at["in_support"]
+            note = f"in support for {share(seen)} of {analysis.units}"
+            look = "main" if seen >= MIN_SUPPORT else "faint"
+            interval, ends = (f"{low} to {high}", ((at["lower"], at["upper"]),)) if curve.lower else ("none", ())
+            rows.append(ForestRow(name, note, text, interval, at["estimate"], ends, look))
         table = forest(rows, axis, caption=f"{meaning}: {clean(curve.group.label)}", head=head)
         charts.append(element("div", table, data_curve=i, hidden=i > 0))
     return joined(*charts)

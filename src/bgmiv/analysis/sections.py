@@ -23,7 +23,6 @@ from bgmiv.analysis.charts import (
     level_charts,
     lines_chart,
     look_of,
-    sample,
     sparkline,
 )  # fmt: skip
 from bgmiv.analysis.instruments import Balance, DirectEffect
@@ -43,7 +42,7 @@ from bgmiv.analysis.text import (
 )  # fmt: skip
 from bgmiv.diagnostics.explanations import Check
 from bgmiv.linear_iv import LinearEstimate
-from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together
+from bgmiv.numerals import aligned, number, percent, robust_set_text, share
 
 __all__ = ["SECTIONS", "direct_lines", "headline"]
 
@@ -71,16 +70,13 @@ def headline(analysis: Analysis) -> Markup:
 
 def _tiles(analysis: Analysis) -> list[Markup]:
     first, units, change = analysis.effects[0], analysis.units, analysis.question.change_text(analysis.effects[0])
-    value, low, high = together(first.estimate, first.lower, first.upper)
+    ((value, ends),) = estimate_cells([first])
     tiles = [("Average effect", value, change + (" (failed fit)" if failed(analysis) else ""))]
-    level = f"{percent(analysis.level)} interval"
-    if first.robust:
-        robust = "Anderson-Rubin set, robust to weak instruments"
-        tiles.append((level, robust_set_text(first.interval.pieces), robust))
-    elif first.lower is not None:
+    if first.lower is not None:
         errors = first.interval.std_errors.items()
-        listed = ", ".join(f"{shortened(name, 20)} {number(float(error), 2)}" for name, error in errors)
-        tiles.append((level, f"{low} to {high}", f"standard error: {listed}"))
+        more = "standard error: " + ", ".join(f"{name} {number(float(error), 2)}" for name, error in errors)
+        more = "Anderson-Rubin set, robust to weak instruments" if first.robust else more
+        tiles.append((f"{percent(analysis.level)} interval", ends, more))
     tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
     for check in checks_of(analysis)[0]:
         if "effective_f" in check.numbers:
@@ -134,13 +130,14 @@ def _controls(analysis: Analysis) -> Markup | None:
     if len(analysis.curves) > 1:
         groups = [f"{shortened(one.group.label, 60)} ({one.group.n_rows:,})" for one in analysis.curves]
         parts.append(_select("Averaged over", enumerate(groups), "group"))
-    if curve.band_lower and not analysis.question.level_names:
+    along = not analysis.question.level_names
+    if curve.band_lower and along:
         parts.append(filled("pointwise"))
     boxes = []
     for i, row in analysis.others:
         checked = Markup(" checked") if row.note == "truth" else None
-        boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=row.name))
-    if boxes:
+        boxes.append(filled("method-box", i=i, checked=checked, look=look_of(analysis, i), name=row.name))
+    if boxes and along:
         parts.append(filled("methods-choice", boxes=boxes))
     return filled("controls", parts=parts) if parts else None
 

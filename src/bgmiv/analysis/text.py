@@ -17,7 +17,6 @@ from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, t
 __all__ = [
     "NOTES",
     "TextTable",
-    "Trust",
     "answer",
     "assumptions",
     "cautions",
@@ -376,7 +375,9 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
             condition = f"{given}," if given else ""
             text += f" Noncompliance is one-sided:{condition} the effect on the {units} that it moves is the effect "
             text += f"on the {who}."
-            text += _averaged_over(analysis, who, 1.0 if treated else 0.0)
+            if any(row.group.treatment == treated for row in analysis.effects):
+                text += f" Its mean is shown by group. The mean over all {units} carries it over to {units} that are "
+                text += f"not {who}, and relies on additive errors for that."
         statements["Compliance"] = text
     statements["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
     inside = share(analysis.effects[0].in_support)
@@ -394,18 +395,3 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
         "answers differ, doubt this assumption or the smoothness assumed here."
     )
     return statements
-
-
-def _averaged_over(analysis: Analysis, who: str, treatment: float) -> str:
-    """The mean over the treated or the untreated rows beside that over all."""
-    rows = analysis.effects
-    some = next((row for row in rows if row.group.treatment == treatment), None)
-    if some is None:
-        return ""
-    units, change = analysis.units, analysis.question.change_text(rows[0])
-    (mean, ends), (own, own_ends) = estimate_cells([rows[0], some])
-    return (
-        f" For {change} its mean over the {some.group.n_rows:,} {who} {units} is {own} ({percent(analysis.level)} "
-        f"interval {own_ends}). The mean over all {units}, {mean} ({ends}), carries it over to {units} that are not "
-        f"{who}, and relies on additive errors for that."
-    )

@@ -128,13 +128,7 @@ def changes_of(data: IVData) -> tuple[Change, ...]:
 
 
 def diagnose(
-    data: IVData,
-    rows: Rows,
-    fitted: FittedMethod,
-    *,
-    no_instrument: FittedMethod | None,
-    level: float,
-    seed: int,
+    data: IVData, rows: Rows, fitted: FittedMethod, *, no_instrument: FittedMethod | None, level: float, seed: int
 ) -> Diagnosis:
     """Every check of `bgmiv.diagnostics.explanations.CHECKS` that applies to a fit and its data, in that order."""
     linear, verdict, changes = LinearIV.of(data), verdict_of(fitted), changes_of(data)
@@ -148,7 +142,7 @@ def diagnose(
         checks.append(_robust_set(estimate))
     shapes = visible_shapes(data)
     if shapes is not None:
-        checks.append(_ill_posedness(shapes, changes[0]))
+        checks.append(_ill_posedness(shapes))
     if linear.overidentification:
         checks.append(_overidentification(linear.overidentification))
     if linear.endogeneity:
@@ -201,12 +195,12 @@ def _robust_set(estimate: LinearEstimate) -> Check:
     return Check("anderson-rubin", "failed" if unbounded else "good" if pieces else "doubtful", numbers)
 
 
-def _ill_posedness(shapes: Shapes, change: Change) -> Check:
+def _ill_posedness(shapes: Shapes) -> Check:
     """Which shapes of the curve the instruments show."""
     numbers = {"visible": float(shapes.visible), "possible": float(shapes.possible)}
     numbers |= {f"shape_{i}": float(s) for i, s in enumerate(shapes.values, start=1)}
     curved = shapes.visible >= min(2, shapes.possible)
-    return Check("ill-posedness", "good" if curved else "note", numbers, {"change": change.label})
+    return Check("ill-posedness", "good" if curved else "note", numbers)
 
 
 def _overidentification(tests: Sequence[dict[str, float]]) -> Check:

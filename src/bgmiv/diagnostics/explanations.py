@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from textwrap import fill
@@ -204,18 +204,11 @@ def _anderson_rubin(check: Check) -> Explanation:
 def _ill_posedness(check: Check) -> Explanation:
     values = [f"{value:.2f}" for name, value in check.numbers.items() if name.startswith("shape_")]
     visible, possible = int(check.numbers["visible"]), int(check.numbers["possible"])
-    if possible == 1:
-        text = "A treatment of two values has one contrast and no curvature"
-        text += "." if visible else ", and the instruments do not show it clearly."
-    elif len(values) == 1:
-        text = "These instruments can show a straight line and no curvature"
-        text += "." if visible else ", and the line not clearly."
-    else:
-        text = (
-            f"Of {possible} shapes that the curve can have (a straight line, then ever finer curvature) the "
-            f"instruments show {visible} clearly. The numbers are singular values: how much of each shape is left in "
-            "its mean given the instruments."
-        )
+    text = (
+        f"Of {possible} shapes that the curve can have (a straight line, then ever finer curvature) the instruments "
+        f"show {visible} clearly. The numbers are singular values: how much of each shape is left in its mean given "
+        "the instruments."
+    )
     if visible < min(2, possible):
         text += " Any curvature in the estimate rests on the assumption of smoothness."
     value = ", ".join(values[:4]) + (", ..." if len(values) > 4 else "")
