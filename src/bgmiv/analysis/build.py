@@ -345,15 +345,12 @@ def answered(fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid, 
     """
     intervals = intervals and bool(fitted.interval_kind)
     averages = average(fitted, Query(grid.doses[:, None], rows), intervals=intervals)
-    averages = averages._replace(estimate=averages.estimate.map(_first_level))
+    if averages.estimate.values.ndim > 1:
+        averages = averages._replace(estimate=averages.estimate.map(lambda values: values[:, 0]))
     interval = effect_of(averages, grid.places, grid.t1 - grid.t0, fitted, grid.level, own)
     if not averages.estimate.sources:
         interval = replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
     return averages, interval
-
-
-def _first_level(values: Floats) -> Floats:
-    return values if values.ndim == 1 else values[:, 0]
 
 
 def _curve(group: Group, averages: Average, grid: Grid, discrete: bool) -> Curve:

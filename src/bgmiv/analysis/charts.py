@@ -16,7 +16,7 @@ from bgmiv.analysis.markup import Markup, clean, element, filled, joined, senten
 from bgmiv.numerals import aligned, number, percent, share
 
 __all__ = [
-    "MARKS", "MIN_SUPPORT", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
+    "MIN_SUPPORT", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
     "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "outside_support",
     "sparkline",
 ]  # fmt: skip
@@ -116,15 +116,9 @@ def outside_support(curve: Curve) -> list[tuple[float, float]]:
     return list(zip(ends[::2], ends[1::2], strict=True))
 
 
-MARKS = ("circle", "square", "diamond", "up", "down")
-"""Shapes that tell methods apart where colours cannot."""
-
 _SHAPES = {
     "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
-    "square": "M-4.4 -4.4h8.8v8.8h-8.8z",
     "diamond": "M0 -6l6 6l-6 6l-6 -6z",
-    "up": "M0 -5.5l5.5 9.5h-11z",
-    "down": "M0 5.5l5.5 -9.5h-11z",
     "left": "M-1 0l8 -4.5v9z",
     "right": "M1 0l-8 -4.5v9z",
 }
@@ -250,7 +244,7 @@ class ForestRow:
     estimate: float | None  # where the mark is, if there is one
     stretches: tuple[tuple[float, float], ...]  # the intervals, whose ends may be infinite
     look: str = "main"  # a class of style: "main", "m1", ... or "faint"
-    mark: str = "circle"  # one of `MARKS`
+    mark: str = "circle"  # or "diamond"
     curve: int | None = None  # the number of the group it stands for, if it does
 
 

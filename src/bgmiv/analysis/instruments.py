@@ -127,8 +127,8 @@ class DirectEffect:
         )
         if coefficients[2] <= 0.0:
             return 0.0
-        real = [float(root.real) for root in np.roots(coefficients) if abs(root.imag) <= 1e-9 * abs(root)]
-        return min(real, key=abs, default=math.inf)
+        roots = np.roots(coefficients)
+        return float(min(roots[np.isreal(roots)].real, key=abs, default=math.inf))
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,8 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     columns = model.design
     if not columns.names:
         return InstrumentViews()
-    direct = tuple(
-        _direct_effect(columns.names[j], LinearEffect(model, level, [j]))
-        for j in range(min(len(columns.names), _MAX_INSTRUMENTS if linear else 0))
-    )
+    few = range(min(len(columns.names), _MAX_INSTRUMENTS))
+    direct = tuple(_direct_effect(model, level, j) for j in few) if linear else ()
     used = data if data.weights is None else data.take(data.weights > 0)
     if used.n_rows > _MAX_DRAWN:
         used = used.take(np.linspace(0, used.n_rows - 1, _MAX_DRAWN).astype(np.int64))
@@ -178,18 +176,19 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     if used.schema.outcome.width > 1 and used.schema.outcome.levels:
         names[1] = f"share with {names[1]} = {used.schema.outcome.levels[0]}"
     means = (_binned(names[0], along, x, place, columns, level), _binned(names[1], along, y, place, columns, level))
-    tested = [
-        _balance(used, name, w[:, j], columns.instruments[:, j], columns)
-        for j, name in enumerate(columns.names[:_MAX_INSTRUMENTS])
-    ]
-    return InstrumentViews(means, tuple(balance for balance in tested if balance is not None), direct)
+    # Covariates that have a meaning by themselves.
+    blocks = [block for block in used.schema.blocks if block.kind in _PLAIN]
+    plain = [j for block in blocks for j in range(block.start, block.stop)]
+    if not plain or columns.exogenous.shape[1] < 2:
+        return InstrumentViews(means, (), direct)
+    return InstrumentViews(means, tuple(_balance(used, plain, j, w[:, j], columns) for j in few), direct)
 
 
-def _direct_effect(instrument: str, effect: LinearEffect) -> DirectEffect:
+def _direct_effect(model: LinearIV, level: float, j: int) -> DirectEffect:
+    effect = LinearEffect(model, level, [j])
     (variance, covariance), (_, slope_variance) = effect.covariance.tolist()
-    estimate, slope = effect.slopes.tolist()
-    scale = float(effect.scales[0])
-    return DirectEffect(instrument, scale, estimate, slope, variance, covariance, slope_variance, effect.dof)
+    estimates = (*effect.scales.tolist(), *effect.slopes.tolist())
+    return DirectEffect(model.design.names[j], *estimates, variance, covariance, slope_variance, effect.dof)
 
 
 def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
@@ -234,14 +233,10 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
 
-def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: DesignMatrix) -> Balance | None:
-    """None without covariates that have a meaning by themselves."""
-    blocks = [block for block in data.schema.blocks if block.kind in _PLAIN]
-    plain = [j for block in blocks for j in range(block.start, block.stop)]
-    right = columns.exogenous
-    if not plain or right.shape[1] < 2:
-        return None
+def _balance(data: IVData, plain: list[int], j: int, raw: Floats, columns: DesignMatrix) -> Balance:
+    """Of the instrument of this number, over some of the covariates' columns."""
     v, share = np.asarray(data.covariates[:, plain], np.float64), Rows(data.covariates, data.weights).shares
+    standard = columns.instruments[:, j]
     values = np.unique(raw)
     binary = len(values) == 2
     if binary:
@@ -252,16 +247,16 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: De
         mean, variance = _moments(v, share)
         scale, gap = np.sqrt(variance), (share * standard) @ (v - mean)
     differences = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
-    fit = _least_squares(standard, right, columns)
+    fit = _least_squares(standard, columns.exogenous, columns)
     b, cov = fit.coefficients[1:], fit.covariance[1:, 1:]
     f = float(b @ np.linalg.lstsq(cov, b, rcond=1e-12)[0]) / len(b)
     order = np.argsort(-np.abs(differences))[:_MAX_BALANCE]
     flat = data.schema.flat_names
     return Balance(
-        instrument=name,
+        instrument=columns.names[j],
         binary=binary,
-        covariates=tuple(flat[plain[j]] for j in order),
-        differences=tuple(float(differences[j]) for j in order),
+        covariates=tuple(flat[plain[i]] for i in order),
+        differences=tuple(differences[order].tolist()),
         n_covariates=len(plain),
         f=f,
         p=f_tail(f, len(b), max(columns.dof, 1)),

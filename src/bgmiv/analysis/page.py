@@ -19,7 +19,7 @@ from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, with_sets
 from bgmiv.analysis.charts import curve_axes
 from bgmiv.analysis.instruments import Records
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
-from bgmiv.analysis.sections import SECTIONS, direct_lines, headline
+from bgmiv.analysis.sections import PICTURES, SECTIONS, direct_lines, headline
 from bgmiv.distributions import student_quantile
 from bgmiv.intervals import Source
 from bgmiv.numerals import robust_set_text
@@ -27,7 +27,6 @@ from bgmiv.numerals import robust_set_text
 __all__ = ["compact_factors", "payload", "report_page", "tables", "write_report"]
 
 _N_QUANTILES = 200
-_PICTURES = ("first-stage", "reduced-form")
 
 
 def report_page(analysis: Analysis) -> str:
@@ -113,7 +112,7 @@ def tables(analysis: Analysis) -> dict[str, Records]:
         "data": [asdict(column) for column in analysis.question.columns],
         "history": history,
     }
-    return by_name | {name: _rows(**asdict(means)) for name, means in zip(_PICTURES, views.means, strict=False)}
+    return by_name | {name: _rows(**asdict(means)) for name, means in zip(PICTURES, views.means, strict=False)}
 
 
 def _rows(**columns: Any) -> Records:

@@ -82,14 +82,13 @@ def plot_diagnosis(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
     own = _axes(ax, 7.4, 0.5 + 0.5 * len(checks))
     for i, check in enumerate(checks):
         colour, marker = _LEVELS[check.severity]
-        own.plot([0.02], [i], marker=marker, color=colour, markersize=9, linestyle="none", markeredgewidth=2.0)
-        title, value = shortened(check.title, 60), shortened(check.value, 70)
-        own.text(0.06, i - 0.17, title, va="center", fontsize=9.5, parse_math=False)
-        own.text(0.06, i + 0.2, value, va="center", fontsize=8.5, color="#555555", parse_math=False)
-        own.text(1.0, i, check.severity, va="center", ha="right", fontsize=9.5, color="#444444")
-    own.set_xlim(0.0, 1.0)
+        own.plot([0.0], [i], marker=marker, color=colour, markersize=9, markeredgewidth=2.0)
+    texts = [f"{shortened(check.title, 60)}\n{shortened(check.value, 60)} ({check.severity})" for check in checks]
+    own.set_yticks(range(len(checks)), texts, fontsize=9, parse_math=False)
     own.set_ylim(len(checks) - 0.4, -0.6)
-    own.set_axis_off()
+    own.set_xlim(-0.1, 1.0)
+    own.set_xticks([])
+    own.set_frame_on(False)
     return own
 
 
@@ -104,10 +103,8 @@ def plot_history(analysis: Analysis) -> Figure:
     figure.set_layout_engine("constrained")
     for panel, (phase, lines) in zip(panels[0], phases, strict=True):
         for i, line in enumerate(lines):
-            values = np.where(np.isfinite(line.values), line.values, np.nan)
-            finite = values[np.isfinite(values)]
-            scale = finite.std() if len(finite) else 0.0
-            shown = (values - finite[-1]) / scale if scale > 0.0 else values * 0.0
+            values = np.ma.masked_invalid(line.values)
+            shown = (values - values.mean()) / (values.std() or 1.0)
             colour, dashes, _ = _style(i)
             panel.plot(line.steps, shown, color=colour, linestyle=dashes, linewidth=1.8, label=clean(line.name))
         _name(panel, "step", title=phase)

@@ -11,7 +11,6 @@ import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, Answer
 from bgmiv.analysis.charts import (
-    MARKS,
     MIN_SUPPORT,
     ForestRow,
     answer_axis,
@@ -44,7 +43,10 @@ from bgmiv.diagnostics.explanations import Check
 from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, number, percent, robust_set_text, share
 
-__all__ = ["SECTIONS", "direct_lines", "headline"]
+__all__ = ["PICTURES", "SECTIONS", "direct_lines", "headline"]
+
+PICTURES = {"first-stage": "First stage", "reduced-form": "Reduced form"}
+"""Titles of the pictures of the instruments, by the names of their tables."""
 
 _PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
 # Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
@@ -182,11 +184,10 @@ def _effects(analysis: Analysis) -> Markup | None:
         return None
     same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
     drawn = []
-    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
+    for i, row in enumerate(rows):
         note = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
         look = "main" if row.in_support >= MIN_SUPPORT else "faint"
-        mark = "circle" if i else "diamond"
-        drawn.append(ForestRow(row.group.label, note, *cells, row.estimate, row.interval.stretches, look, mark, i))
+        drawn.append((row.group.label, note, look, i))
     return filled(
         "section-effects",
         question=question,
@@ -201,18 +202,21 @@ def _effects(analysis: Analysis) -> Markup | None:
 
 def _methods(analysis: Analysis) -> Markup | None:
     """The same effect by other methods; nothing where there are none."""
-    rows, drawn = analysis.methods, []
+    rows = analysis.methods
     if len(rows) < 2:
         return None
-    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
-        look, mark = look_of(analysis, i), MARKS[i % len(MARKS)]
-        drawn.append(
-            ForestRow(row.name, NOTES.get(row.note, ""), *cells, row.estimate, row.interval.stretches, look, mark)
-        )
+    drawn = [(row.name, NOTES.get(row.note, ""), look_of(analysis, i), None) for i, row in enumerate(rows)]
     return filled("section-methods", table=_effect_forest(analysis, rows, drawn, "The effect by method"))
 
 
-def _effect_forest(analysis: Analysis, effects: Sequence[Answer], rows: list[ForestRow], caption: str) -> Markup:
+def _effect_forest(
+    analysis: Analysis, effects: Sequence[Answer], drawn: Sequence[tuple[str, str, str, int | None]], caption: str
+) -> Markup:
+    """Effects with their labels, notes, styles, and numbers of groups; the first is a diamond."""
+    rows: list[ForestRow] = []
+    for row, cells, (label, note, look, i) in zip(effects, estimate_cells(effects), drawn, strict=True):
+        mark = "circle" if rows else "diamond"
+        rows.append(ForestRow(label, note, *cells, row.estimate, row.interval.stretches, look, mark, i))
     head = ("Effect", f"{percent(analysis.level)} interval")
     return forest(rows, answer_axis(effects), caption=caption, head=head)
 
@@ -244,8 +248,7 @@ def _pictures(analysis: Analysis) -> Markup | None:
     if not analysis.instruments.means:
         return None
     figures = []
-    titles = {"first-stage": "First stage", "reduced-form": "Reduced form"}
-    for (table, title), means in zip(titles.items(), analysis.instruments.means, strict=True):
+    for (table, title), means in zip(PICTURES.items(), analysis.instruments.means, strict=True):
         name, along = shortened(means.name, 40), shortened(means.along, 40)
         along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
         chart = binned_chart(means, f"{title}: {name} by {along}")
@@ -268,7 +271,7 @@ def _linear(linear: LinearEstimate | None) -> Markup | None:
         ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(robust), None, robust, "m2"),
         ForestRow("Conditional likelihood ratio", equal, "", robust_set_text(ratio), None, ratio, "m2"),
         ForestRow("Ordinary least squares", "without the instruments", ols_slope, f"{ols_low} to {ols_high}", ols[0],
-                  (ols[1:],), "m1", "square"),
+                  (ols[1:],), "m1"),
     ]  # fmt: skip
     axis = effect_axis([iv, ols, *((linear.coefficient, *pair) for pair in robust)])
     head = ("Slope", f"{percent(linear.level)} interval")

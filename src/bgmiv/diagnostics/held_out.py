@@ -100,7 +100,7 @@ def beside_simple(data: IVData, rows: Integers, own: Floats | None) -> tuple[lis
     for k, part in enumerate(data.outcome_parts()):
         simple = cross_fits(part, rows)
         y = part.outcome[rows].astype(np.float64)
-        errors += [float(np.average((y - values) ** 2, weights=weights)) for values in simple[:4]]
+        errors += np.average((y - np.stack(simple[:4])) ** 2, axis=1, weights=weights)
         total += variance_of(y, weights)
         if own is not None:
             risks.append(moment_shares(part, rows, own.reshape(len(rows), -1)[:, k], simple))
@@ -145,7 +145,7 @@ def held_out_evidence(
         data = BlockReduction().fit(data).apply(data)
     shares, risks = beside_simple(data, rows, values)
     outcomes = [part.outcome[rows].astype(np.float64) for part in data.outcome_parts()]
-    errors = [outcome - column for outcome, column in zip(outcomes, values.reshape(len(rows), -1).T, strict=True)]
+    errors = list(np.array(outcomes) - values.reshape(len(rows), -1).T)
     explained = known.outcome_explained
     if explained is None:
         weights = weights_at(data, rows)
