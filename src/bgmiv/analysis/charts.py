@@ -61,7 +61,7 @@ def axis_over(values: Iterable[float], *, margin: float = 0.06) -> Axis:
     gap = margin * (high - low)
     low, high = low - gap, high + gap
     power = 10.0 ** math.floor(math.log10((high - low) / (_MAX_TICKS - 1)))
-    for step in (power, 2.0 * power, 2.5 * power, 5.0 * power, 10.0 * power, 20.0 * power):
+    for step in power * np.array([1.0, 2.0, 2.5, 5.0, 10.0, 20.0]):
         ticks = step * np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
         if len(ticks) <= _MAX_TICKS:
             break
@@ -92,14 +92,12 @@ def _finite(values: Any) -> NDArray[np.float64]:
 def effect_axis(rows: Sequence[Sequence[float | None]], *, zero: bool = True) -> Axis:
     """An axis over estimates, the first of each row, and ends of intervals; those far beyond the others run out."""
     known = [numbers for row in rows if len(numbers := _finite(row))]
-    zeros = [0.0] if zero else []
+    zeros = [0.0] if zero or not known else []
     middles = [row[0] for row in known] + zeros
-    if not known:
-        return axis_over(zeros)
     widths = sorted(float(np.ptp(row)) for row in known if len(row) > 1) or [0.0]
     reach = 3.0 * max(widths[(len(widths) - 1) // 2], 0.5 * (max(middles) - min(middles)))
     values = np.concatenate([*known, zeros])
-    return axis_over(np.clip(values, min(middles) - reach, max(middles) + reach) if reach > 0.0 else values)
+    return axis_over(np.clip(values, min(middles) - reach, max(middles) + reach))
 
 
 def answer_axis(rows: Sequence[Answer]) -> Axis:
@@ -108,11 +106,10 @@ def answer_axis(rows: Sequence[Answer]) -> Axis:
 
 
 def outside_support(curve: Curve) -> list[tuple[float, float]]:
-    """The stretches of treatment that the data show for fewer than half of the rows."""
-    t, above = np.asarray(curve.treatment), np.asarray(curve.in_support) - MIN_SUPPORT
-    i = np.flatnonzero(np.diff(above < 0))
-    limits = t[i] + (t[i + 1] - t[i]) * above[i] / (above[i] - above[i + 1])
-    ends = np.concatenate([t[:1][above[:1] < 0], limits, t[-1:][above[-1:] < 0]]).tolist()
+    """The stretches of treatment that the data show for fewer than half of the rows, halfway to the next point."""
+    t, outside = np.asarray(curve.treatment), np.asarray(curve.in_support) < MIN_SUPPORT
+    borders = np.concatenate([t[:1], (t[:-1] + t[1:]) / 2.0, t[-1:]])
+    ends = borders[np.diff(outside, prepend=False, append=False)].tolist()
     return list(zip(ends[::2], ends[1::2], strict=True))
 
 
@@ -213,7 +210,7 @@ def lines_chart(place: Values, lines: Mapping[str, Sequence[Values]], across: Ax
 
 def binned_chart(means: BinnedMeans, label: str) -> Markup:
     """Means in bins as dots with their intervals, and the line of the linear regression."""
-    across, up = axis_over(means.place, margin=0.08), axis_over([*means.lower, *means.upper, *means.fitted])
+    across, up = axis_over(means.place), axis_over([*means.lower, *means.upper, *means.fitted])
     if len(means.place) <= 3:
         across = Axis(across.low, across.high, means.place)
     plane, dots = _Plane(across, up), []

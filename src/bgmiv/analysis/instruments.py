@@ -199,29 +199,24 @@ def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> Line
 
 def _binned(name: str, along: str, values: Floats, place: Floats, columns: DesignMatrix, level: float) -> BinnedMeans:
     """By a regression on indicators of the bins and the covariates, whose mean is zero: not on residuals of either."""
-    n = len(values)
-    kinds = np.unique(place)
-    if len(kinds) <= _MAX_VALUES:
-        codes = np.searchsorted(kinds, place)
-    else:
-        n_bins = int(np.clip(n // _BIN_ROWS, 2, _MAX_BINS))
-        edges = np.unique(np.quantile(place, np.linspace(0.0, 1.0, n_bins + 1)[1:-1]))
-        codes = np.searchsorted(edges, place, side="left")
-    _, codes = np.unique(codes, return_inverse=True)
-    bins = np.eye(int(codes.max()) + 1)[codes]
-    covariates = columns.exogenous[:, 1:]
-    weights = columns.weights
+    edges = np.unique(place)
+    if len(edges) > _MAX_VALUES:
+        n_bins = int(np.clip(len(values) // _BIN_ROWS, 2, _MAX_BINS))
+        edges = np.quantile(place, np.linspace(0.0, 1.0, n_bins + 1)[1:-1])
+    _, codes = np.unique(np.searchsorted(edges, place), return_inverse=True)
+    bins, weights = np.eye(int(codes.max()) + 1)[codes], columns.weights
     places = (weights * place) @ bins / (weights @ bins)
 
-    def at_mean(part: Floats) -> Floats:
-        """Net of what was partialled out of the columns, at its mean."""
-        return columns.net(part) + np.average(part, axis=0, weights=weights) if columns.absorbed else part
+    def regression(on: Floats) -> LinearFit:
+        """On some columns and the covariates; net of what was partialled out of these, at its mean."""
+        left, right = values, on
+        if columns.absorbed:
+            left, right = (columns.net(part) + np.average(part, axis=0, weights=weights) for part in (left, right))
+        right = np.column_stack([np.ones(len(values)), right, columns.exogenous[:, 1:]])
+        return _least_squares(left, right, columns)
 
-    target = at_mean(values)
     # The first bin is the constant, and the others are differences from it.
-    fit = _least_squares(target, np.hstack([np.ones((n, 1)), at_mean(bins[:, 1:]), covariates]), columns)
-    line = _least_squares(target, np.column_stack([np.ones(n), at_mean(place), covariates]), columns)
-    k = bins.shape[1]
+    fit, line, k = regression(bins[:, 1:]), regression(place), bins.shape[1]
     levels = np.eye(k)
     levels[:, 0] = 1.0
     mean, variances = levels @ fit.coefficients[:k], levels @ fit.covariance[:k, :k] @ levels.T

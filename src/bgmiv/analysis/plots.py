@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bgmiv.analysis.analysis import Analysis, Answer, Curve, EffectRow, MethodRow
+from bgmiv.analysis.analysis import Analysis, Answer, Curve, MethodRow
 from bgmiv.analysis.charts import MIN_SUPPORT, answer_axis, outside_support
 from bgmiv.analysis.markup import clean, shortened
 from bgmiv.analysis.text import groups_left_out
@@ -138,18 +138,16 @@ def _axes(given: Axes | None, width: float, height: float) -> Axes:
 
 def _chosen(curves: Sequence[Curve], group: str | int) -> Curve:
     labels = [curve.group.label for curve in curves]
-    if isinstance(group, str):
-        if group in labels:
-            return curves[labels.index(group)]
-    elif -len(curves) <= group < len(curves):
-        return curves[group]
-    raise ConfigError(f"group must be one of {', '.join(map(repr, labels))} or its number, got {group!r}.")
+    known = dict(enumerate(curves)) | dict(zip(labels, curves, strict=True))
+    if group not in known:
+        raise ConfigError(f"group must be one of {', '.join(map(repr, labels))} or its number, got {group!r}.")
+    return known[group]
 
 
 def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int, MethodRow]]:
     if isinstance(methods, bool):
         return analysis.others if methods else []
-    wanted = {methods} if isinstance(methods, str) else set(methods)
+    wanted = set(methods)
     known = {row.name for _, row in analysis.others}
     if not wanted <= known:
         listed = ", ".join(map(repr, sorted(known))) or "none"
@@ -200,13 +198,12 @@ def _tell_weak(ax: Axes, analysis: Analysis) -> None:
 def _forest(given: Axes | None, labels: Sequence[str], rows: Sequence[Answer]) -> Axes:
     axis, ax = answer_axis(rows), _axes(given, 6.4, 0.9 + 0.42 * len(rows))
     for i, row in enumerate(rows):
-        colour, _, marker = _style(i) if isinstance(row, MethodRow) or i == 0 else (_MAIN, "-", "o")
         for piece in row.interval.stretches:
             # A set without an end runs out of the axis.
             ends = np.clip(piece, 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
-            ax.plot(ends, [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
-        face = "white" if isinstance(row, EffectRow) and row.in_support < MIN_SUPPORT else colour
-        ax.plot([row.estimate], [i], marker=marker, color=colour, markerfacecolor=face, markersize=7)
+            ax.plot(ends, [i, i], color=_MAIN, linewidth=2.0, solid_capstyle="round")
+        face = "white" if row.in_support < MIN_SUPPORT else _MAIN
+        ax.plot([row.estimate], [i], marker="o" if i else "D", color=_MAIN, markerfacecolor=face, markersize=7)
     ax.axvline(0.0, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
     ax.set_xlim(axis.low, axis.high)
     ax.set_ylim(len(rows) - 0.5, -0.5)

@@ -155,7 +155,7 @@ def errors_given_control(
         P. Kline, R. Saggio, M. Sølvsten (2020), Leave-out estimation of variance components, Econometrica 88(5).
     """
     rng = np.random.default_rng(_SEED)
-    there = np.ones(data.n_rows, bool) if data.weights is None else data.weights > 0
+    there = row_weights(data) > 0.0
     errors = [one[there[rows]] for one in errors]
     rows = rows[there[rows]]
     others = rng.permutation(np.setdiff1d(np.flatnonzero(there), rows))

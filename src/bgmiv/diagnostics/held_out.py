@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 
@@ -129,13 +130,11 @@ def held_out_evidence(
         strength: of the instruments.
     """
     known = replace(known, discrete_outcome=data.schema.outcome.discrete).with_strength(strength)
-    try:
+    # There may be too few rows.
+    with suppress(DataError):
         shapes = visible_shapes(data)
-    except DataError:
-        # Too few rows.
-        shapes = None
-    if shapes is not None:
-        known = replace(known, visible_shapes=shapes.visible, shapes=shapes.possible)
+        if shapes is not None:
+            known = replace(known, visible_shapes=shapes.visible, shapes=shapes.possible)
     if predictions is None or len(predictions.rows) < 2:
         return known
     rows, values = predictions
@@ -152,12 +151,10 @@ def held_out_evidence(
         total = sum(variance_of(outcome, weights) for outcome in outcomes)
         wrong = sum(explained_beyond(data, rows, error) for error in errors)
         explained = max(shares[0], shares[1]) - wrong / total
-    try:
+    # There may be fewer than three groups.
+    with suppress(DataError):
         test = moment_test_of_levels(data.take(rows), values, seed)
         known = replace(known, moment_p=test.p_value, moment_statistic=test.statistic)
-    except DataError:
-        # Fewer than three groups.
-        pass
     # With weak instruments the regression given a control variable is about as noisy as the moments.
     if strength is not None and not strength.weak:
         known = _given_control(known, data, rows, errors)
