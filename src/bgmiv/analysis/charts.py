@@ -75,8 +75,8 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     """
     first, values = analysis.curves[0], [curve.estimate for curve in analysis.curves]
     seen = np.asarray(first.in_support) >= MIN_SUPPORT
-    for end in (first.band_lower or first.lower, first.band_upper or first.upper):
-        values.append(np.asarray(end)[seen] if end else end)
+    if first.lower:
+        values += [np.asarray(first.band_lower)[seen], np.asarray(first.band_upper)[seen]]
     shown = _finite(np.concatenate(values))
     low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
     room = 0.25 * (high - low)
@@ -192,11 +192,9 @@ def curve_chart(analysis: Analysis) -> Markup:
 def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
     """The curve and its bands."""
     t, parts = curve.treatment, []
-    if curve.band_lower:
-        parts.append(plane.band(t, curve.band_lower, curve.band_upper, ""))
     if curve.lower:
-        both = bool(curve.band_lower)
-        parts.append(plane.band(t, curve.lower, curve.upper, "inner" if both else "", hidden=both))
+        parts.append(plane.band(t, curve.band_lower, curve.band_upper, ""))
+        parts.append(plane.band(t, curve.lower, curve.upper, "inner", hidden=True))
     return [*parts, plane.line(t, curve.estimate, "main")]
 
 

@@ -77,8 +77,6 @@ def plot_methods(analysis: Analysis | Comparison, *, ax: Axes | None = None) -> 
 def plot_diagnosis(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
     """Every check in a line: its level as a mark, its title and its figure."""
     checks = analysis.diagnosis.checks
-    if not checks:
-        raise ConfigError("the analysis has no checks to draw.")
     own = _axes(ax, 7.4, 0.5 + 0.5 * len(checks))
     for i, check in enumerate(checks):
         colour, marker = _LEVELS[check.severity]
@@ -160,10 +158,9 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, Me
     for start, end in outside_support(curve):
         ax.axvspan(start, end, facecolor=_SHADE, edgecolor="#B8BEC6", hatch="////", linewidth=0, zorder=0)
     look: dict[str, Any] = {"color": _MAIN, "linewidth": 0, "zorder": 2}
-    if curve.band_lower:
+    if curve.lower:
         label = f"{level} band of the whole curve"
         ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, alpha=0.14, **look)
-    if curve.lower:
         ax.fill_between(t, curve.lower, curve.upper, label=f"{level} interval", alpha=0.22, **look)
         _tell_weak(ax, analysis)
     ax.plot(t, curve.estimate, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)

@@ -98,7 +98,7 @@ def _select(name: str, options: Iterable[tuple[int, str]], anchor: str, chosen: 
     return filled("select", name=name, anchor=anchor, options=made)
 
 
-def _curve(analysis: Analysis) -> Markup | None:
+def _curve(analysis: Analysis) -> Markup:
     """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
     question, curve = analysis.question, analysis.curves[0]
     level, units = percent(analysis.level), analysis.units
@@ -111,9 +111,7 @@ def _curve(analysis: Analysis) -> Markup | None:
         across = f"{clean(question.treatment)}, set by intervention"
         drawn = [filled("plot", chart=curve_chart(analysis), up=meaning, across=across), _reader(analysis)]
         note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
-        band = f"The shaded area shows pointwise {level} intervals."
-        if curve.band_lower:
-            band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
+        band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
     band += " The instruments are too weak for it: it is too narrow." if analysis.weak else ""
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if curve.lower else note
     return filled(
@@ -133,7 +131,7 @@ def _controls(analysis: Analysis) -> Markup | None:
         groups = [f"{shortened(one.group.label, 60)} ({one.group.n_rows:,})" for one in analysis.curves]
         parts.append(_select("Averaged over", enumerate(groups), "group"))
     along = not analysis.question.level_names
-    if curve.band_lower and along:
+    if curve.lower and along:
         parts.append(filled("pointwise"))
     boxes = []
     for i, row in analysis.others:
@@ -146,22 +144,14 @@ def _controls(analysis: Analysis) -> Markup | None:
 
 def _reader(analysis: Analysis) -> Markup:
     """A slider along the curve, and what it reads there."""
-    curve = analysis.curves[0]
-    last = len(curve.treatment) - 1
-    return filled(
-        "reader",
-        last=last,
-        start=round(0.625 * last),
-        question=analysis.question,
-        interval=f"{percent(analysis.level)} {'band' if curve.band_lower else 'interval'}",
-    )
+    last = len(analysis.curves[0].treatment) - 1
+    level = percent(analysis.level)
+    return filled("reader", last=last, start=round(0.625 * last), question=analysis.question, level=level)
 
 
-def _contrast_form(analysis: Analysis) -> Markup | None:
+def _contrast_form(analysis: Analysis) -> Markup:
     """Two treatments to choose, and the average effect of one against the other."""
     first = analysis.effects[0]
-    if len(analysis.curves[0].treatment) < 2:
-        return None
     fields = [_field(analysis, "t1", "setting it to", first.t1), _field(analysis, "t0", "instead of", first.t0)]
     return filled("contrast", fields=fields)
 
@@ -221,27 +211,20 @@ def _effect_forest(
     return forest(rows, answer_axis(effects), caption=caption, head=head)
 
 
-def _strength(analysis: Analysis) -> Markup | None:
+def _strength(analysis: Analysis) -> Markup:
     """The checks of the instruments, pictures of what they move, the linear estimate, and balance."""
-    checks, linear = checks_of(analysis)[0], analysis.diagnosis.linear
-    if not checks and linear is None:
-        return None
-    return filled(
-        "section-strength",
-        cards=_cards(checks),
-        pictures=_pictures(analysis),
-        linear=_linear(linear),
-        balance=_balance(analysis),
-    )
+    checks, linear = _cards(checks_of(analysis)[0]), _linear(analysis.diagnosis.linear)
+    pictures, balance = _pictures(analysis), _balance(analysis)
+    return filled("section-strength", cards=checks, pictures=pictures, linear=linear, balance=balance)
 
 
-def _cards(checks: Sequence[Check]) -> Markup | None:
+def _cards(checks: Sequence[Check]) -> Markup:
     """Checks with what they mean."""
     made = []
     for check in checks:
         size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
         made.append(filled("check", check=check, size=size))
-    return element("div", *made, class_="cards") if made else None
+    return element("div", *made, class_="cards")
 
 
 def _pictures(analysis: Analysis) -> Markup | None:
@@ -380,12 +363,9 @@ def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
     return text + (" The instruments are weak: these intervals are too narrow." if weak else "")
 
 
-def _checks(analysis: Analysis) -> Markup | None:
+def _checks(analysis: Analysis) -> Markup:
     """The other checks, and the verdict from held-out rows."""
-    others, verdict = checks_of(analysis)[1], analysis.verdict
-    if verdict is None and not others:
-        return None
-    return filled("section-checks", cards=_cards(others), held_out=_held_out(analysis))
+    return filled("section-checks", cards=_cards(checks_of(analysis)[1]), held_out=_held_out(analysis))
 
 
 def _held_out(analysis: Analysis) -> Markup | None:
@@ -398,13 +378,13 @@ def _held_out(analysis: Analysis) -> Markup | None:
     return filled("held-out", verdict=verdict, text=text, reasons=reasons)
 
 
-def _assumptions(analysis: Analysis) -> Markup | None:
+def _assumptions(analysis: Analysis) -> Markup:
     """What is estimated, and what it rests on."""
     table = html_table([], list(assumptions(analysis).items()), class_="plain terms")
     return filled("section-assumptions", table=table)
 
 
-def _data(analysis: Analysis) -> Markup | None:
+def _data(analysis: Analysis) -> Markup:
     """Where the rows come from, how they count, and their columns."""
     question, known = analysis.question, facts(analysis)
     names = ("Data", sentence(analysis.units)[:-1], "Weights", "Groups")
@@ -426,7 +406,7 @@ def _history(analysis: Analysis) -> Markup | None:
     return filled("section-history", phases=phases)
 
 
-def _again(analysis: Analysis) -> Markup | None:
+def _again(analysis: Analysis) -> Markup:
     """Settings, versions, the day, and what to cite."""
     settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings, "made on": analysis.made}
     return filled(

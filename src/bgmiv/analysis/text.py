@@ -159,8 +159,6 @@ def trust(analysis: Analysis) -> Trust:
     judged = [(check.severity, clean(check.title)) for part in checks_of(analysis) for check in part]
     if analysis.verdict is not None:
         judged.append((analysis.verdict.severity, "the fit on held-out rows"))
-    if not judged:
-        return Trust("note", "not checked", "Nothing was checked.")
     severity = worst(each for each, _ in judged)
     against = [title for each, title in judged if each == severity]
     listed = "; ".join(title[:1].lower() + title[1:] if title[1:2].islower() else title for title in against)
@@ -176,8 +174,7 @@ def trust(analysis: Analysis) -> Trust:
 
 def checks_of(analysis: Analysis) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
     """The checks of the instruments' strength, and the others without the verdict, which has a place of its own."""
-    twice = () if analysis.verdict is None else ("verdict",)
-    checks = [check for check in analysis.diagnosis.checks if check.key not in twice]
+    checks = [check for check in analysis.diagnosis.checks if check.key != "verdict"]
     strength = tuple(check for check in checks if check.key in _STRENGTH)
     return strength, tuple(check for check in checks if check.key not in _STRENGTH)
 
@@ -298,7 +295,7 @@ def _linear_pairs(linear: LinearEstimate | None) -> dict[str, str]:
 
 
 def _check_text(check: Check) -> str:
-    head, *rest = textwrap.wrap(clean(check.title), _WIDTH - 11) or [""]
+    head, *rest = textwrap.wrap(clean(check.title), _WIDTH - 11)
     lines = [f"{head:<{_WIDTH - 10}}{'[' + check.severity + ']':>10}", *rest]
     return "\n".join(lines + [_wrapped(text, "  ", "  ") for text in (check.value, check.reading)])
 
