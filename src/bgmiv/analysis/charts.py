@@ -219,12 +219,10 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
 
 
 def sparkline(line: HistoryLine) -> Markup:
-    """One loss along training, on a log scale where it falls far."""
-    steps, values = line.steps, np.asarray(line.values)
-    log_scale = values.min() > 0.0 and values.max() > 30.0 * values.min()
-    heights = (np.log(values) if log_scale else values).tolist()
-    path = _Plane(axis_over(steps, margin=0.0), axis_over(heights)).line(steps, heights, "main thin")
-    label = f"from {number(values[0])} to {number(values[-1])}" + (", on a log scale" if log_scale else "")
+    """One loss along training."""
+    steps, values = line.steps, line.values
+    path = _Plane(axis_over(steps, margin=0.0), axis_over(values)).line(steps, values, "main thin")
+    label = f"from {number(values[0])} to {number(values[-1])}"
     return filled("spark", name=line.name, label=label, line=filled("stretched", drawn=path))
 
 
@@ -250,9 +248,7 @@ def forest(rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[s
         group = None if row.curve is None else Markup(f' data-row="{row.curve:d}"')
         lines.append(filled("forest-row", group=group, row=row, drawing=_bar(row, axis)))
     ticks = [element("text", text, x=f"{axis.at(tick)}%", y=13, text_anchor="middle") for tick, text in axis.named]
-    effect, interval = head
-    last = element("th", interval, scope="col", class_="n") if interval else element("td", class_="n")
-    return filled("forest", caption=caption, effect=effect, interval=last, rows=lines, ticks=ticks)
+    return filled("forest", caption=caption, head=head, rows=lines, ticks=ticks)
 
 
 def _bar(row: ForestRow, axis: Axis) -> list[Markup]:

@@ -167,5 +167,5 @@ def _rounded(values: Iterable[float | None], digits: int = 7) -> list[float | No
 
 def _safe_json(value: Any) -> str:
     """JSON for a script element: letters of markup are written by their numbers."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

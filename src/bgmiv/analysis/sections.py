@@ -146,7 +146,7 @@ def _reader(analysis: Analysis) -> Markup:
     """A slider along the curve, and what it reads there."""
     last = len(analysis.curves[0].treatment) - 1
     level = percent(analysis.level)
-    return filled("reader", last=last, start=round(0.625 * last), question=analysis.question, level=level)
+    return filled("reader", last=last, start=last // 2, question=analysis.question, level=level)
 
 
 def _contrast_form(analysis: Analysis) -> Markup:
@@ -172,7 +172,6 @@ def _effects(analysis: Analysis) -> Markup | None:
     rows, question = analysis.effects, analysis.question
     if len(rows) < 2:
         return None
-    same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
     drawn = []
     for i, row in enumerate(rows):
         note = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
@@ -184,7 +183,6 @@ def _effects(analysis: Analysis) -> Markup | None:
         t0=question.treatment_text(rows[0].t0),
         t1=question.treatment_text(rows[0].t1),
         units=analysis.units,
-        same=" The fit found no differences between groups." if same else "",
         table=_effect_forest(analysis, rows, drawn, "Average effects by group"),
         left_out=" ".join(groups_left_out(analysis)),
     )
