@@ -113,12 +113,7 @@ def outside_support(curve: Curve) -> list[tuple[float, float]]:
     return list(zip(ends[::2], ends[1::2], strict=True))
 
 
-_SHAPES = {
-    "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
-    "diamond": "M0 -6l6 6l-6 6l-6 -6z",
-    "left": "M-1 0l8 -4.5v9z",
-    "right": "M1 0l-8 -4.5v9z",
-}
+_SHAPES = {"circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z", "diamond": "M0 -6l6 6l-6 6l-6 -6z"}
 
 
 def look_of(analysis: Analysis, i: int) -> str:
@@ -258,18 +253,9 @@ def _bar(row: ForestRow, axis: Axis) -> list[Markup]:
     for low, high in row.stretches:
         start, end = max(axis.at(low), 0.0), min(axis.at(high), 100.0)
         parts.append(filled("reach", start=start, end=end, look=row.look))
-        if low < axis.low:
-            parts.append(_mark(0.0, "left", row.look))
-        if high > axis.high:
-            parts.append(_mark(100.0, "right", row.look))
     if row.estimate is not None and axis.holds(row.estimate):
-        parts.append(_mark(axis.at(row.estimate), row.mark, row.look))
+        parts.append(filled("mark", x=axis.at(row.estimate), shape=_SHAPES[row.mark], look=row.look))
     return parts
-
-
-def _mark(x: float, shape: str, look: str) -> Markup:
-    """A mark at so many per cent of the width."""
-    return filled("mark", x=x, shape=_SHAPES[shape], look=look)
 
 
 def level_charts(analysis: Analysis) -> Markup:

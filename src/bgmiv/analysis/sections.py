@@ -75,13 +75,12 @@ def _tiles(analysis: Analysis) -> list[Markup]:
     ((value, ends),) = estimate_cells([first])
     tiles = [("Average effect", value, change + (" (failed fit)" if failed(analysis) else ""))]
     if first.lower is not None:
-        errors = first.interval.std_errors.items()
-        more = "standard error: " + ", ".join(f"{name} {number(float(error), 2)}" for name, error in errors)
-        more = "Anderson-Rubin set, robust to weak instruments" if first.robust else more
+        robust = "Anderson-Rubin set, robust to weak instruments"
+        more = robust if first.robust else f"standard error {number(float(first.interval.std_error))}"
         tiles.append((f"{percent(analysis.level)} interval", ends, more))
     tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
-    for check in checks_of(analysis)[0]:
-        if "effective_f" in check.numbers:
+    for check in analysis.diagnosis.checks:
+        if check.key == "effective-f":
             critical = f"effective F; critical value {number(check.numbers['critical'])}"
             tiles.append(("Instruments", number(check.numbers["effective_f"]), critical))
     return [filled("tile", name=name, text=text, more=more) for name, text, more in tiles]
@@ -363,17 +362,12 @@ def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
 
 def _checks(analysis: Analysis) -> Markup:
     """The other checks, and the verdict from held-out rows."""
-    return filled("section-checks", cards=_cards(checks_of(analysis)[1]), held_out=_held_out(analysis))
-
-
-def _held_out(analysis: Analysis) -> Markup | None:
-    """The verdict from held-out rows."""
-    verdict = analysis.verdict
-    if verdict is None:
-        return None
-    text = f"Checked on {verdict.evidence.n_held_out:,} {analysis.units} by fits that had not seen them."
-    reasons = [element("li", reason) for reason in verdict.lines]
-    return filled("held-out", verdict=verdict, text=text, reasons=reasons)
+    verdict, held_out = analysis.verdict, None
+    if verdict is not None:
+        text = f"Checked on {verdict.evidence.n_held_out:,} {analysis.units} by fits that had not seen them."
+        reasons = [element("li", reason) for reason in verdict.lines]
+        held_out = filled("held-out", verdict=verdict, text=text, reasons=reasons)
+    return filled("section-checks", cards=_cards(checks_of(analysis)[1]), held_out=held_out)
 
 
 def _assumptions(analysis: Analysis) -> Markup:
@@ -384,13 +378,9 @@ def _assumptions(analysis: Analysis) -> Markup:
 
 def _data(analysis: Analysis) -> Markup:
     """Where the rows come from, how they count, and their columns."""
-    question, known = analysis.question, facts(analysis)
-    names = ("Data", sentence(analysis.units)[:-1], "Weights", "Groups")
-    columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in question.columns]
+    columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in analysis.question.columns]
     table = html_table(["Column", "Role", "Kind", "Summary"], columns, class_="plain")
-    formula = element("pre", element("code", question.formula)) if question.formula else None
-    pairs = _pairs({name: known[name] for name in names if name in known}, "facts")
-    return filled("section-data", pairs=pairs, formula=formula, table=table)
+    return filled("section-data", pairs=_pairs(facts(analysis), "pairs"), table=table)
 
 
 def _history(analysis: Analysis) -> Markup | None:

@@ -238,7 +238,7 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def facts(analysis: Analysis) -> dict[str, str]:
     """What the analysis is about, by name; what is not known is left out."""
     question = analysis.question
-    names = [shortened(name, 40) for name in question.covariates]
+    names = question.covariates
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     dropped = f" ({question.n_dropped:,} dropped for missing values)" if question.n_dropped else ""
     effective = f" (sampling weights; Kish's effective number is {question.n_effective:,.0f})"

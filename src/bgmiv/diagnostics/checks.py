@@ -59,7 +59,7 @@ class Diagnosis(Tabular):
     @property
     def weak_instruments(self) -> bool:
         """Whether the effective F is below its critical value."""
-        return any(check.key == "effective-f" and check.severity in ("doubtful", "failed") for check in self.checks)
+        return any(check.key == "effective-f" and check.severity != "good" for check in self.checks)
 
     def __getitem__(self, key: str) -> Check:
         """The check with this key."""
@@ -133,7 +133,7 @@ def diagnose(
     """Every check of `bgmiv.diagnostics.explanations.CHECKS` that applies to a fit and its data, in that order."""
     linear, verdict, changes = LinearIV.of(data), verdict_of(fitted), changes_of(data)
     estimate = linear.estimate(level)
-    evidence = FitEvidence() if fitted.evidence is None else fitted.evidence
+    evidence = fitted.evidence or FitEvidence()
     checks = [*_strength(linear, data.schema.treatment.levels or ())]
     gain = evidence.first_stage_gain
     if gain is not None and np.isfinite(gain):

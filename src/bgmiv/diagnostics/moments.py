@@ -278,10 +278,34 @@ def _kernel_of(columns: Floats) -> GaussianKernel:
 def _regressions(
     y: Floats, columns: Floats, kernel: GaussianKernel, root: Floats, train: Integers, held_out: Integers
 ) -> tuple[Floats, Floats]:
-    """Predictions of held-out rows by a linear and a kernel ridge regression; `root` holds the roots of the weights."""
+    """Predictions of held-out rows by a linear and a kernel ridge regression.
+
+    Lengthscales, in multiples of those of the kernel, and penalty by generalised cross-validation on the training rows.
+    `root` holds the square roots of the weights: rows, targets and the kernel matrix are multiplied by them.
+    """
     linear = np.column_stack([np.ones(len(columns)), columns])
     beta = _coefficients((linear * root[:, None])[train], (root * y)[train])
-    return linear[held_out] @ beta, _kernel_ridge(kernel, columns, y, root, train, held_out)
+    scale = root[train]
+    centre = np.average(y[train], weights=scale**2)
+    target = scale * (y[train] - centre)
+    best, predicted = np.inf, np.zeros(len(held_out))
+    for factor in _LENGTHSCALES:
+        features, phi = fit_features(GaussianKernel(kernel.lengthscales * factor), columns[train], _LANDMARKS)
+        weighted = scale[:, None] * phi
+        values, vectors = eigh(weighted.T @ weighted)
+        # Directions of rounding have no moments of their own.
+        there = values > _ROUNDING * values[-1]
+        values, vectors = values[there], vectors[:, there]
+        moments = vectors.T @ (weighted.T @ target)
+        for penalty in _PENALTIES * len(train):
+            shrunk = penalty / (values + penalty)
+            left = target @ target - np.sum(moments**2 / values * (1.0 - shrunk**2))
+            score = left / (len(train) - np.sum(1.0 - shrunk)) ** 2
+            if score < best:
+                best = score
+                predicted = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))
+    # Beyond the training rows a smooth function can go anywhere.
+    return linear[held_out] @ beta, np.clip(centre + predicted, y[train].min(), y[train].max())
 
 
 def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: SimpleFits) -> MomentRisks:
@@ -308,37 +332,6 @@ def _standard(values: NDArray[np.floating], train: Integers, weights: Floats) ->
 
 def _coefficients(columns: Floats, target: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
-
-
-def _kernel_ridge(
-    kernel: GaussianKernel, columns: Floats, y: Floats, root: Floats, train: Integers, held_out: Integers
-) -> Floats:
-    """Predictions of held-out rows; lengthscale and penalty by generalised cross-validation on the training rows.
-
-    Lengthscales are multiples of those of the kernel. `root` holds the square roots of the weights: rows, targets and
-    the kernel matrix are multiplied by them.
-    """
-    scale = root[train]
-    centre = np.average(y[train], weights=scale**2)
-    target = scale * (y[train] - centre)
-    best, predicted = np.inf, np.zeros(len(held_out))
-    for factor in _LENGTHSCALES:
-        features, phi = fit_features(GaussianKernel(kernel.lengthscales * factor), columns[train], _LANDMARKS)
-        weighted = scale[:, None] * phi
-        values, vectors = eigh(weighted.T @ weighted)
-        # Directions of rounding have no moments of their own.
-        there = values > _ROUNDING * values[-1]
-        values, vectors = values[there], vectors[:, there]
-        moments = vectors.T @ (weighted.T @ target)
-        for penalty in _PENALTIES * len(train):
-            shrunk = penalty / (values + penalty)
-            left = target @ target - np.sum(moments**2 / values * (1.0 - shrunk**2))
-            score = left / (len(train) - np.sum(1.0 - shrunk)) ** 2
-            if score < best:
-                best = score
-                predicted = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))
-    # Beyond the training rows a smooth function can go anywhere.
-    return np.clip(centre + predicted, y[train].min(), y[train].max())
 
 
 def cross_fits(data: IVData, rows: Integers) -> SimpleFits:
