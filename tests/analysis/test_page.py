@@ -172,7 +172,8 @@ def test_odd_numbers_are_shown(analysis: Analysis, value: float) -> None:
     flat = HistoryLine("loss", "p", (0, 1), (value, math.inf))
     interval = replace(analysis.effects[0].interval, estimate=value, lower=-math.inf, upper=math.inf)
     effect = replace(analysis.effects[0], interval=interval)
-    odd = replace(analysis, curves=(one,), effects=(effect,), history=(flat,), methods=())
+    methods = (replace(analysis.methods[0], curve=(value,) * 2),)
+    odd = replace(analysis, curves=(one,), effects=(effect,), history=(flat,), methods=methods)
     sets = {
         "-infinity to -1.00 or 2.00 to infinity": ((-math.inf, -1.0), (2.0, math.inf)),
         "every number": ((-math.inf, math.inf),),
@@ -188,7 +189,8 @@ def test_a_treatment_of_0_and_1_has_dots_and_a_number_has_none(analysis: Analysi
         Group("", "all rows", 9), (0.0, 1.0), (1.0, 2.0), (0.5, 1.5), (1.5, 2.5), (1.0, 1.0), (), (0.0, 1.0), (2.0, 3.0)
     )
     effect = replace(analysis.effects[0], t0=0.0, t1=1.0)
-    number = replace(analysis, curves=(curve,), effects=(effect,), methods=())
+    methods = (replace(analysis.methods[0], curve=curve.estimate),)
+    number = replace(analysis, curves=(curve,), effects=(effect,), methods=methods)
     assert 'id="curve"' in report_page(number)
     columns = (ColumnSummary("educ", "treatment", "binary", ""),)
     binary = replace(number, question=replace(number.question, columns=columns))

@@ -112,7 +112,7 @@ class AnalysisRequest:
         if isinstance(by, Mapping):
             labels = tuple((str(name), tuple(np.asarray(values).tolist())) for name, values in by.items())
         names = None if by is None else (by,) if isinstance(by, str) else tuple(map(str, by))
-        doses = None if treatments is None else tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        doses = None if treatments is None else tuple(np.atleast_1d(treatments).tolist())
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in others.items()}
         return cls(by=names, treatments=doses, compare=tuple(map(str, compare)), labels=labels, **plain)
 

@@ -73,7 +73,8 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
 
     Curves of other methods widen it by a quarter at most on each side, and bands where there are no data not at all.
     """
-    first, values = analysis.curves[0], [curve.estimate for curve in analysis.curves]
+    first = analysis.curves[0]
+    values: list[Any] = [curve.estimate for curve in analysis.curves]
     seen = np.asarray(first.in_support) >= MIN_SUPPORT
     if first.lower:
         values += [np.asarray(first.band_lower)[seen], np.asarray(first.band_upper)[seen]]
@@ -111,9 +112,6 @@ def outside_support(curve: Curve) -> list[tuple[float, float]]:
     borders = np.concatenate([t[:1], (t[:-1] + t[1:]) / 2.0, t[-1:]])
     ends = borders[np.diff(outside, prepend=False, append=False)].tolist()
     return list(zip(ends[::2], ends[1::2], strict=True))
-
-
-_SHAPES = {"circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z", "diamond": "M0 -6l6 6l-6 6l-6 -6z"}
 
 
 def look_of(analysis: Analysis, i: int) -> str:
@@ -204,8 +202,6 @@ def lines_chart(place: Values, lines: Mapping[str, Sequence[Values]], across: Ax
 def binned_chart(means: BinnedMeans, label: str) -> Markup:
     """Means in bins as dots with their intervals, and the line of the linear regression."""
     across, up = axis_over(means.place), axis_over([*means.lower, *means.upper, *means.fitted])
-    if len(means.place) <= 3:
-        across = Axis(across.low, across.high, means.place)
     plane, dots = _Plane(across, up), []
     for place, *ends in zip(means.place, means.upper, means.mean, means.lower, strict=True):
         top, y, bottom = map(plane.y, ends)
@@ -232,7 +228,6 @@ class ForestRow:
     estimate: float | None  # where the mark is, if there is one
     stretches: tuple[tuple[float, float], ...]  # the intervals, whose ends may be infinite
     look: str = "main"  # a class of style: "main", "m1", ... or "faint"
-    mark: str = "circle"  # or "diamond"
     curve: int | None = None  # the number of the group it stands for, if it does
 
 
@@ -254,7 +249,7 @@ def _bar(row: ForestRow, axis: Axis) -> list[Markup]:
         start, end = max(axis.at(low), 0.0), min(axis.at(high), 100.0)
         parts.append(filled("reach", start=start, end=end, look=row.look))
     if row.estimate is not None and axis.holds(row.estimate):
-        parts.append(filled("mark", x=axis.at(row.estimate), shape=_SHAPES[row.mark], look=row.look))
+        parts.append(filled("mark", x=axis.at(row.estimate), look=row.look))
     return parts
 
 

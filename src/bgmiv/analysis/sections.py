@@ -162,8 +162,8 @@ def _field(analysis: Analysis, name: str, role: str, value: float) -> Markup:
         return _select(label, enumerate(shortened(level, 60) for level in levels), name, int(value))
     # All digits, so that the script knows the treatments of the effect.
     low, high, start = (repr(t).removesuffix(".0") for t in (grid[0], grid[-1], value))
-    ends = {"low": low, "high": high, "low_text": number(grid[0]), "high_text": number(grid[-1])}
-    return filled("number-field", label=label, name=name, value=start, **ends)
+    texts = [number(grid[0]), number(grid[-1])]
+    return filled("number-field", label=label, name=name, value=start, low=low, high=high, texts=texts)
 
 
 def _effects(analysis: Analysis) -> Markup | None:
@@ -199,11 +199,10 @@ def _methods(analysis: Analysis) -> Markup | None:
 def _effect_forest(
     analysis: Analysis, effects: Sequence[Answer], drawn: Sequence[tuple[str, str, str, int | None]], caption: str
 ) -> Markup:
-    """Effects with their labels, notes, styles, and numbers of groups; the first is a diamond."""
-    rows: list[ForestRow] = []
+    """Effects with their labels, notes, styles, and numbers of groups."""
+    rows = []
     for row, cells, (label, note, look, i) in zip(effects, estimate_cells(effects), drawn, strict=True):
-        mark = "circle" if rows else "diamond"
-        rows.append(ForestRow(label, note, *cells, row.estimate, row.interval.stretches, look, mark, i))
+        rows.append(ForestRow(label, note, *cells, row.estimate, row.interval.stretches, look, i))
     head = ("Effect", f"{percent(analysis.level)} interval")
     return forest(rows, answer_axis(effects), caption=caption, head=head)
 
@@ -332,7 +331,7 @@ def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, *, hidden: b
     effect, values = analysis.question.change_text(analysis.effects[0]), direct_lines(analysis, direct)
     gamma, caption = values["gamma"], _breakdown_text(analysis, direct)
     lines = {"main": values["line"]}
-    if not analysis.methods or analysis.methods[0].note != "line":
+    if analysis.methods[0].note != "line":
         lines = {"m2": values["line"], "main": values["fit"]}
         caption = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {caption}"
     up = axis_over([0.0, *(value for ends in lines.values() for part in ends for value in part)])

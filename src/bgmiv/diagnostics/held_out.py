@@ -113,8 +113,9 @@ def beside_simple(data: IVData, rows: Integers, own: Floats | None) -> tuple[lis
 
 def weights_at(data: IVData, rows: Integers) -> NDArray[np.floating] | None:
     """The weights of some rows; None if all count the same, as they do where none has a positive weight."""
-    weights = None if data.weights is None else data.weights[rows]
-    return None if weights is None or not weights.any() else weights
+    if data.weights is None or not data.weights[rows].any():
+        return None
+    return data.weights[rows]
 
 
 def held_out_evidence(

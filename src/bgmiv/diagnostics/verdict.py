@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bgmiv.diagnostics.explanations import SEVERITIES, Limits, Severity, html_table, worst
@@ -184,7 +184,7 @@ class Verdict:
 
     severity: Severity
     findings: tuple[Finding, ...] = ()
-    evidence: FitEvidence = field(default_factory=FitEvidence)
+    evidence: FitEvidence = FitEvidence()
 
     @property
     def reasons(self) -> tuple[str, ...]:
