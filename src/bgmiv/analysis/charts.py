@@ -143,7 +143,7 @@ class _Plane(NamedTuple):
 
     def band(self, t: Values, lower: Values, upper: Values, look: str, *, hidden: bool = False) -> Markup:
         area = f"{self.path(t, upper)}L{self.path(t[::-1], lower[::-1])[1:]}Z"
-        return element("path", d=area, class_=f"band {look}".rstrip(), hidden=hidden)
+        return element("path", d=area, class_=f"band {look}", hidden=hidden)
 
     def frame(self) -> Markup:
         """Lines at round numbers, and the numbers."""
@@ -186,7 +186,7 @@ def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
     """The curve and its bands."""
     t, parts = curve.treatment, []
     if curve.lower:
-        parts.append(plane.band(t, curve.band_lower, curve.band_upper, ""))
+        parts.append(plane.band(t, curve.band_lower, curve.band_upper, "outer"))
         parts.append(plane.band(t, curve.lower, curve.upper, "inner", hidden=True))
     return [*parts, plane.line(t, curve.estimate, "main")]
 

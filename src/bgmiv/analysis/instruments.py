@@ -187,9 +187,9 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
 def _direct_effect(model: LinearIV, level: float, j: int) -> DirectEffect:
     effect = LinearEffect(model, level, [j])
     (variance, covariance), (_, slope_variance) = effect.covariance.tolist()
-    scale, estimate, slope = (*effect.scales.tolist(), *effect.slopes.tolist())
-    name = model.design.names[j]
-    return DirectEffect(name, scale, estimate, slope, variance, covariance, slope_variance, effect.dof)
+    name, scale = model.design.names[j], float(effect.scales[0])
+    slope = float(effect.slopes[1])
+    return DirectEffect(name, scale, effect.estimate, slope, variance, covariance, slope_variance, effect.dof)
 
 
 def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
