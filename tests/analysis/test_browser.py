@@ -206,7 +206,10 @@ def test_tables_are_copied_and_saved(browser: Any, analysis: Analysis, tmp_path:
         page.click("[data-table='first-stage'][data-do='file']")
     assert download.value.suggested_filename == "first-stage.csv"
     saved = Path(download.value.path()).read_text()
-    assert saved.splitlines()[:2] == ["place,mean,lower,upper,fitted,n_rows", "0,13,12.9,13.1,13,957"]
+    assert saved.splitlines()[:2] == [
+        "name,along,place,mean,lower,upper,fitted,n_rows",
+        "educ,nearc4,0,13,12.9,13.1,13,957",
+    ]
     context.close()
 
 

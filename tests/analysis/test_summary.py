@@ -140,7 +140,6 @@ def test_weak_instruments_are_said_beside_the_interval(analysis: Analysis, bare:
 @pytest.mark.parametrize(
     ("severities", "verdict", "expected"),
     [
-        ((), None, "note"),
         (("good", "note"), None, "good"),
         (("good",), GOOD, "good"),
         (("good", "doubtful"), None, "doubtful"),
@@ -163,5 +162,3 @@ def test_the_verdict_is_not_told_twice(analysis: Analysis) -> None:
     checks = Diagnosis((_check("good", "effective-f"), _check("failed", "verdict"), _check("note")))
     strength, others = checks_of(replace(analysis, diagnosis=checks))
     assert [check.key for check in (*strength, *others)] == ["effective-f", "endogeneity"]
-    _, others = checks_of(replace(analysis, diagnosis=checks, verdict=None))
-    assert [check.key for check in others] == ["verdict", "endogeneity"]

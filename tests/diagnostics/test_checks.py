@@ -86,7 +86,9 @@ class Line:
 
 
 def checked(line: Line, other: Line | None = None) -> Diagnosis:
-    return diagnose(line.data, Rows(line.data.covariates, line.data.weights), line, no_instrument=other)
+    return diagnose(
+        line.data, Rows(line.data.covariates, line.data.weights), line, no_instrument=other, level=0.95, seed=0
+    )
 
 
 def test_every_check_in_order() -> None:

@@ -38,7 +38,7 @@ CASES: list[tuple[str, Severity, dict[str, float], dict[str, str], str]] = [
     ("anderson-rubin", "failed", _SET | {"lower_1": -INF, "upper_1": INF}, {}, "unbounded"),
     ("ill-posedness", "good", _DETAIL, _CHANGE, "the instruments show 2 clearly"),
     ("ill-posedness", "note", _DETAIL | {"visible": 1.0}, _CHANGE, "assumption of smoothness"),
-    ("ill-posedness", "good", {"visible": 1.0, "possible": 1.0, "shape_1": 0.8}, _CHANGE, "no curvature"),
+    ("ill-posedness", "good", {"visible": 1.0, "possible": 1.0, "shape_1": 0.8}, _CHANGE, "show 1 clearly"),
     ("overidentification", "good", _J, {}, "agree"),
     ("overidentification", "doubtful", _J, {}, "disagree"),
     ("overidentification", "failed", _J, {}, "disagree"),

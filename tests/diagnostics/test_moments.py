@@ -115,7 +115,7 @@ def rejections(slope: float, repeats: int, per_group: int = 1, *, ignored: bool 
         data = sample(seed, per_group=per_group)
         data = replace(data, groups=None) if ignored else data
         g = slope * data.treatment + data.covariates.sum(axis=1)
-        found.append(moment_test(data, g, draws=200, seed=seed).p_value <= 0.05)
+        found.append(moment_test(data, g, seed=seed).p_value <= 0.05)
     return float(np.mean(found))
 
 

@@ -194,7 +194,7 @@ def test_the_worst_finding_comes_first() -> None:
         "error of the curve given a control variable."
     )
     html = verdict._repr_html_()
-    assert html.startswith("<p><b>Held-out checks: failed</b></p>")
+    assert html.startswith("<p><b>Held-out checks: failed</b>")
     assert html.count("<tr>") == 2
 
 

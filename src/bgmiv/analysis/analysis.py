@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.instruments import InstrumentViews, Numbers, Records, records_of
+from bgmiv.analysis.instruments import InstrumentViews, Numbers, Records
 from bgmiv.analysis.markup import shortened
 from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.checks import Diagnosis
@@ -112,7 +112,7 @@ class AnalysisRequest:
         if isinstance(by, Mapping):
             labels = tuple((str(name), tuple(np.asarray(values).tolist())) for name, values in by.items())
         names = None if by is None else (by,) if isinstance(by, str) else tuple(map(str, by))
-        doses = None if treatments is None else tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        doses = None if treatments is None else tuple(np.atleast_1d(treatments).tolist())
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in others.items()}
         return cls(by=names, treatments=doses, compare=tuple(map(str, compare)), labels=labels, **plain)
 
@@ -238,14 +238,14 @@ class Curve(Tabular):
 
     def records(self) -> Records:
         """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""
-        names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
-        return records_of(self, names)
+        return self.to_frame().reset_index().to_dict("records")
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table, by treatment."""
         import pandas as pd
 
-        return pd.DataFrame(self.records()).set_index("treatment")
+        names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
+        return pd.DataFrame({name: getattr(self, name) or math.nan for name in names}).set_index("treatment")
 
 
 class Answer:

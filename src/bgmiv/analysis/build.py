@@ -37,13 +37,10 @@ from bgmiv.effects import Average, FitRows, average, effect_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FitEvidence, FittedMethod, MethodConfig
 from bgmiv.intervals import NO_INTERVAL, Band, Floats, Interval, interval_of
-from bgmiv.linear_iv import LinearEstimate, scaled, strength_of
+from bgmiv.linear_iv import LinearEstimate, LinearIV, scaled, strength_of
 from bgmiv.progress import HistoryRow, reporter_for, task
 
-__all__ = [
-    "Answered", "FitOnRows", "Grid", "GroupRows", "answered", "build_analysis", "grid_of", "groups_by_treatment",
-    "groups_of", "method_row",
-]  # fmt: skip
+__all__ = ["FitOnRows", "answered", "grid_of", "groups_of", "method_row"]
 
 _N_DOSES = 41
 _MAX_GROUPS = 8
@@ -338,21 +335,19 @@ Answered = tuple[Average, Interval]
 """g along a grid averaged over rows, and the average effect."""
 
 
-def answered(fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid) -> Answered:
+def answered(fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid, *, intervals: bool = True) -> Answered:
     """As `dose_response_interval` and `ate_interval` answer; of an outcome of several levels, about the first.
 
     `own` is None where the fit ignores its instruments or its rows are not known.
     """
-    averages = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
-    averages = averages._replace(estimate=averages.estimate.map(_first_level))
+    intervals = intervals and bool(fitted.interval_kind)
+    averages = average(fitted, Query(grid.doses[:, None], rows), intervals=intervals)
+    if averages.estimate.values.ndim > 1:
+        averages = averages._replace(estimate=averages.estimate.map(lambda values: values[:, 0]))
     interval = effect_of(averages, grid.places, grid.t1 - grid.t0, fitted, grid.level, own)
     if not averages.estimate.sources:
         interval = replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
     return averages, interval
-
-
-def _first_level(values: Floats) -> Floats:
-    return values if values.ndim == 1 else values[:, 0]
 
 
 def _curve(group: Group, averages: Average, grid: Grid, discrete: bool) -> Curve:
@@ -378,14 +373,12 @@ def _beside(fit: FitOnRows, linear: LinearEstimate | None, grid: Grid, *, no_ins
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
     data, change, rows = fit.data, grid.t1 - grid.t0, []
     if no_instrument and fit.without_instrument is not None:
-        values = _first_level(average(fit.without_instrument, Query(grid.doses[:, None], fit.rows)).estimate.values)
-        before, after = values[list(grid.places)]
-        point = Interval(float(after - before), np.nan, np.nan, grid.level, {}, method=NO_INTERVAL)
-        rows.append(MethodRow(f"{fit.label} without the instrument", point, _plain(values), "no-instrument"))
-    if linear is None or data.schema.outcome.width > 1 or fit.estimator == "TSLS":
+        answer = answered(fit.without_instrument, fit.rows, None, grid, intervals=False)
+        name = f"{fit.label} without the instrument"
+        rows.append(method_row(name, fit.without_instrument, answer, "no-instrument"))
+    if linear is None or fit.estimator == "TSLS":
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
-    strength = strength_of(data)
     slopes: tuple[tuple[Any, ...], ...] = (
         ("2SLS", "line", linear.coefficient, linear.std_error, linear.lower, linear.upper),
         ("OLS", "line-without-instrument", linear.ols, linear.ols_std_error, *linear.ols_interval),
@@ -393,7 +386,7 @@ def _beside(fit: FitOnRows, linear: LinearEstimate | None, grid: Grid, *, no_ins
     for name, note, slope, error, *ends in slopes:
         lower, upper = sorted(end * change for end in ends)
         interval = Interval(slope * change, lower, upper, grid.level, {"sampling": abs(error * change)})
-        if note == "line" and strength is not None and strength.usual_is_too_short:
+        if note == "line" and LinearIV.of(data).strength.usual_is_too_short:
             interval = interval.with_set(scaled(linear.robust_set, change))
         rows.append(MethodRow(name, interval, _plain(y + slope * (grid.doses - x)), note))
     return rows
@@ -439,23 +432,25 @@ def _columns(fit: FitOnRows) -> tuple[ColumnSummary, ...]:
     """The columns by role, blocks of one kind with levels or of many columns as one."""
     data, schema = fit.data, fit.data.schema
     outcome, treatment = schema.outcome, schema.treatment
-    columns: list[tuple[str, str, BlockKind, NDArray[Any], Sequence[Any] | None]] = [
-        (outcome.name, "outcome", outcome.kind, data.outcome, outcome.levels),
-        (treatment.name, "treatment", treatment.kind, data.treatment, treatment.levels),
-    ]
+    columns = []
+
+    def add(name: str, role: str, kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None = None) -> None:
+        columns.append(ColumnSummary(name, role, kind.value, _column_text(kind, values, levels, fit.rows.shares)))
+
+    add(outcome.name, "outcome", outcome.kind, data.outcome, outcome.levels)
+    add(treatment.name, "treatment", treatment.kind, data.treatment, treatment.levels)
     for name, values in zip(schema.instruments, data.instruments.T, strict=True):
-        columns.append((name, "instrument", BlockKind.continuous, values, None))
+        add(name, "instrument", BlockKind.continuous, values)
     for block in schema.blocks:
         values = data.covariates[:, block.start : block.stop]
-        if block.levels is None and block.kind in (BlockKind.continuous, BlockKind.binary):
-            columns += [(name, "covariate", block.kind, values[:, j], None) for j, name in enumerate(block.columns)]
+        if block.levels is not None:
+            add(block.name, "covariate", block.kind, np.argmax(values, axis=1), block.levels)
+        elif block.kind in (BlockKind.continuous, BlockKind.binary):
+            for name, column in zip(block.columns, values.T, strict=True):
+                add(name, "covariate", block.kind, column)
         else:
-            codes = values if block.levels is None else np.argmax(values, axis=1)
-            columns.append((block.name, "covariate", block.kind, codes, block.levels))
-    return tuple(
-        ColumnSummary(name, role, kind.value, _column_text(kind, values, levels, fit.rows.shares))
-        for name, role, kind, values, levels in columns
-    )
+            add(block.name, "covariate", block.kind, values)
+    return tuple(columns)
 
 
 def _column_text(kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None, shares: Floats) -> str:

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from bgmiv.analysis.analysis import Analysis, Answer, Curve, HistoryLine
 from bgmiv.analysis.instruments import BinnedMeans
 from bgmiv.analysis.markup import Markup, clean, element, filled, joined, sentence
-from bgmiv.diagnostics.explanations import Check
 from bgmiv.numerals import aligned, number, percent, share
 
 __all__ = [
-    "MARKS", "MIN_SUPPORT", "Axis", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
-    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "meter",
-    "outside_support", "sample", "shape_bars", "sparkline",
+    "MIN_SUPPORT", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
+    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "outside_support",
+    "sparkline",
 ]  # fmt: skip
 
 Values = Sequence[float]
@@ -62,7 +61,7 @@ def axis_over(values: Iterable[float], *, margin: float = 0.06) -> Axis:
     gap = margin * (high - low)
     low, high = low - gap, high + gap
     power = 10.0 ** math.floor(math.log10((high - low) / (_MAX_TICKS - 1)))
-    for step in (power, 2.0 * power, 2.5 * power, 5.0 * power, 10.0 * power, 20.0 * power):
+    for step in power * np.array([1.0, 2.0, 2.5, 5.0, 10.0, 20.0]):
         ticks = step * np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
         if len(ticks) <= _MAX_TICKS:
             break
@@ -75,14 +74,11 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     Curves of other methods widen it by a quarter at most on each side, and bands where there are no data not at all.
     """
     first = analysis.curves[0]
-    values = [_finite(first.estimate)]
-    for curve in analysis.curves:
-        seen = np.asarray(curve.in_support) >= MIN_SUPPORT
-        ends = [curve.estimate]
-        if curve is first and curve.lower:
-            ends += (curve.band_lower or curve.lower, curve.band_upper or curve.upper)
-        values += [_finite(np.asarray(end)[seen if seen.any() else ~seen]) for end in ends]
-    shown = np.concatenate(values)
+    values: list[Any] = [curve.estimate for curve in analysis.curves]
+    seen = np.asarray(first.in_support) >= MIN_SUPPORT
+    if first.lower:
+        values += [np.asarray(first.band_lower)[seen], np.asarray(first.band_upper)[seen]]
+    shown = _finite(np.concatenate(values))
     low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
     room = 0.25 * (high - low)
     others = [np.clip(_finite(row.curve), low - room, high + room) for row in analysis.methods]
@@ -97,14 +93,12 @@ def _finite(values: Any) -> NDArray[np.float64]:
 def effect_axis(rows: Sequence[Sequence[float | None]], *, zero: bool = True) -> Axis:
     """An axis over estimates, the first of each row, and ends of intervals; those far beyond the others run out."""
     known = [numbers for row in rows if len(numbers := _finite(row))]
-    zeros = [0.0] if zero else []
+    zeros = [0.0] if zero or not known else []
     middles = [row[0] for row in known] + zeros
-    if not known:
-        return axis_over(zeros)
     widths = sorted(float(np.ptp(row)) for row in known if len(row) > 1) or [0.0]
     reach = 3.0 * max(widths[(len(widths) - 1) // 2], 0.5 * (max(middles) - min(middles)))
     values = np.concatenate([*known, zeros])
-    return axis_over(np.clip(values, min(middles) - reach, max(middles) + reach) if reach > 0.0 else values)
+    return axis_over(np.clip(values, min(middles) - reach, max(middles) + reach))
 
 
 def answer_axis(rows: Sequence[Answer]) -> Axis:
@@ -113,26 +107,11 @@ def answer_axis(rows: Sequence[Answer]) -> Axis:
 
 
 def outside_support(curve: Curve) -> list[tuple[float, float]]:
-    """The stretches of treatment that the data show for fewer than half of the rows."""
-    t, above = np.asarray(curve.treatment), np.asarray(curve.in_support) - MIN_SUPPORT
-    i = np.flatnonzero(np.diff(above < 0))
-    limits = t[i] + (t[i + 1] - t[i]) * above[i] / (above[i] - above[i + 1])
-    ends = np.concatenate([t[:1][above[:1] < 0], limits, t[-1:][above[-1:] < 0]]).tolist()
+    """The stretches of treatment that the data show for fewer than half of the rows, halfway to the next point."""
+    t, outside = np.asarray(curve.treatment), np.asarray(curve.in_support) < MIN_SUPPORT
+    borders = np.concatenate([t[:1], (t[:-1] + t[1:]) / 2.0, t[-1:]])
+    ends = borders[np.diff(outside, prepend=False, append=False)].tolist()
     return list(zip(ends[::2], ends[1::2], strict=True))
-
-
-MARKS = ("circle", "square", "diamond", "up", "down")
-"""Shapes that tell methods apart where colours cannot."""
-
-_SHAPES = {
-    "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
-    "square": "M-4.4 -4.4h8.8v8.8h-8.8z",
-    "diamond": "M0 -6l6 6l-6 6l-6 -6z",
-    "up": "M0 -5.5l5.5 9.5h-11z",
-    "down": "M0 5.5l5.5 -9.5h-11z",
-    "left": "M-1 0l8 -4.5v9z",
-    "right": "M1 0l-8 -4.5v9z",
-}
 
 
 def look_of(analysis: Analysis, i: int) -> str:
@@ -140,14 +119,6 @@ def look_of(analysis: Analysis, i: int) -> str:
     if analysis.methods[i].note == "truth":
         return "truth"
     return f"m{(i - 1) % 5 + 1}" if i else "main"
-
-
-def sample(analysis: Analysis, i: int) -> Markup:
-    """A short piece of a method's line, or its mark, for the legend."""
-    look = look_of(analysis, i)
-    if analysis.question.level_names:
-        return filled("sample-mark", mark=_mark(50.0, MARKS[i % len(MARKS)], look))
-    return filled("sample-line", look=look)
 
 
 class _Plane(NamedTuple):
@@ -172,7 +143,7 @@ class _Plane(NamedTuple):
 
     def band(self, t: Values, lower: Values, upper: Values, look: str, *, hidden: bool = False) -> Markup:
         area = f"{self.path(t, upper)}L{self.path(t[::-1], lower[::-1])[1:]}Z"
-        return element("path", d=area, class_=f"band {look}".rstrip(), hidden=hidden)
+        return element("path", d=area, class_=f"band {look}", hidden=hidden)
 
     def frame(self) -> Markup:
         """Lines at round numbers, and the numbers."""
@@ -183,10 +154,9 @@ class _Plane(NamedTuple):
         ticks += [filled("tick-across", x=self.x(tick), text=text) for tick, text in self.across.named]
         return filled("frame", ticks=ticks)
 
-    def chart(self, label: str, lines: Sequence[Markup], dots: Sequence[Markup] = ()) -> Markup:
+    def chart(self, label: str, lines: list[Markup], dots: list[Markup] | None = None) -> Markup:
         """A small chart of lines, which are stretched with it, and dots, which are not."""
-        drawn = filled("stretched", drawn=list(lines))
-        return filled("chart", label=label, frame=self.frame(), lines=drawn, dots=list(dots))
+        return filled("chart", label=label, frame=self.frame(), lines=filled("stretched", drawn=lines), dots=dots)
 
 
 def curve_chart(analysis: Analysis) -> Markup:
@@ -213,20 +183,12 @@ def curve_chart(analysis: Analysis) -> Markup:
 
 
 def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
-    """Bands, a faint line, and a strong one over it where the data show the treatment."""
+    """The curve and its bands."""
     t, parts = curve.treatment, []
-    if curve.band_lower:
-        parts.append(plane.band(t, curve.band_lower, curve.band_upper, ""))
     if curve.lower:
-        both = bool(curve.band_lower)
-        parts.append(plane.band(t, curve.lower, curve.upper, "inner" if both else "", hidden=both))
-    parts.append(plane.line(t, curve.estimate, "faint"))
-    ends = [t[0], *(end for pair in outside_support(curve) for end in pair), t[-1]]
-    for start, stop in zip(ends[::2], ends[1::2], strict=True):
-        if stop > start:
-            inside = [start, *(place for place in t if start < place < stop), stop]
-            parts.append(plane.line(inside, np.interp(inside, t, curve.estimate).tolist(), "main"))
-    return parts
+        parts.append(plane.band(t, curve.band_lower, curve.band_upper, "outer"))
+        parts.append(plane.band(t, curve.lower, curve.upper, "inner", hidden=True))
+    return [*parts, plane.line(t, curve.estimate, "main")]
 
 
 def lines_chart(place: Values, lines: Mapping[str, Sequence[Values]], across: Axis, up: Axis, label: str) -> Markup:
@@ -239,9 +201,7 @@ def lines_chart(place: Values, lines: Mapping[str, Sequence[Values]], across: Ax
 
 def binned_chart(means: BinnedMeans, label: str) -> Markup:
     """Means in bins as dots with their intervals, and the line of the linear regression."""
-    across, up = axis_over(means.place, margin=0.08), axis_over([*means.lower, *means.upper, *means.fitted])
-    if len(means.place) <= 3:
-        across = Axis(across.low, across.high, means.place)
+    across, up = axis_over(means.place), axis_over([*means.lower, *means.upper, *means.fitted])
     plane, dots = _Plane(across, up), []
     for place, *ends in zip(means.place, means.upper, means.mean, means.lower, strict=True):
         top, y, bottom = map(plane.y, ends)
@@ -250,32 +210,11 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
 
 
 def sparkline(line: HistoryLine) -> Markup:
-    """One loss along training, on a log scale where it falls far."""
-    steps, values = line.steps, np.asarray(line.values)
-    log_scale = values.min() > 0.0 and values.max() > 30.0 * values.min()
-    heights = (np.log(values) if log_scale else values).tolist()
-    path = _Plane(axis_over(steps, margin=0.0), axis_over(heights)).line(steps, heights, "main thin")
-    label = f"from {number(values[0])} to {number(values[-1])}" + (", on a log scale" if log_scale else "")
+    """One loss along training."""
+    steps, values = line.steps, line.values
+    path = _Plane(axis_over(steps, margin=0.0), axis_over(values)).line(steps, values, "main thin")
+    label = f"from {number(values[0])} to {number(values[-1])}"
     return filled("spark", name=line.name, label=label, line=filled("stretched", drawn=path))
-
-
-def meter(check: Check) -> Markup | None:
-    """A bar that shows an F statistic against its critical value."""
-    value, critical = (check.numbers.get(name, math.nan) for name in ("effective_f", "critical"))
-    if not (math.isfinite(value) and math.isfinite(critical) and critical > 0.0):
-        return None
-    width = round(min(50.0 * value / critical, 100.0), 2)
-    return filled("meter", check=check, value=number(value), critical=number(critical), width=width)
-
-
-def shape_bars(check: Check) -> Markup | None:
-    """Bars of the singular values that a check of ill-posedness has."""
-    values = [value for name, value in check.numbers.items() if name.startswith("shape_")]
-    if not values:
-        return None
-    bars = [filled("shape", y=14 * i, width=f"{100 * value:.2f}", check=check) for i, value in enumerate(values)]
-    listed = ", ".join(f"{value:.2f}" for value in values)
-    return filled("shapes", listed=listed, height=14 * len(values), bars=bars)
 
 
 @dataclass(frozen=True)
@@ -289,49 +228,29 @@ class ForestRow:
     estimate: float | None  # where the mark is, if there is one
     stretches: tuple[tuple[float, float], ...]  # the intervals, whose ends may be infinite
     look: str = "main"  # a class of style: "main", "m1", ... or "faint"
-    mark: str = "circle"  # one of `MARKS`
     curve: int | None = None  # the number of the group it stands for, if it does
-    extra: Sequence[Markup] = ()  # other methods' marks
 
 
-def forest(rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[str, str], zero: bool = True) -> Markup:
-    """A table with a drawing of every estimate and interval beside its numbers, and a line at zero where it is one."""
-    lines = [
-        filled(
-            "forest-row",
-            group=None if row.curve is None else Markup(f' data-row="{row.curve:d}"'),
-            row=row,
-            drawing=_bar(row, axis, zero),
-        )
-        for row in rows
-    ]
+def forest(rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[str, str]) -> Markup:
+    """A table with a drawing of every estimate and interval beside its numbers, and a line at zero."""
+    lines = []
+    for row in rows:
+        group = None if row.curve is None else Markup(f' data-row="{row.curve:d}"')
+        lines.append(filled("forest-row", group=group, row=row, drawing=_bar(row, axis)))
     ticks = [element("text", text, x=f"{axis.at(tick)}%", y=13, text_anchor="middle") for tick, text in axis.named]
-    effect, interval = head
-    last = element("th", interval, scope="col", class_="n") if interval else element("td", class_="n")
-    return filled("forest", caption=caption, effect=effect, interval=last, rows=lines, ticks=ticks)
+    return filled("forest", caption=caption, head=head, rows=lines, ticks=ticks)
 
 
-def _bar(row: ForestRow, axis: Axis, zero: bool) -> list[Markup]:
+def _bar(row: ForestRow, axis: Axis) -> list[Markup]:
     parts = []
-    if zero and axis.holds(0.0):
+    if axis.holds(0.0):
         parts.append(filled("zero", x=f"{axis.at(0.0)}%"))
     for low, high in row.stretches:
         start, end = max(axis.at(low), 0.0), min(axis.at(high), 100.0)
         parts.append(filled("reach", start=start, end=end, look=row.look))
-        if low < axis.low:
-            parts.append(_mark(0.0, "left", row.look))
-        if high > axis.high:
-            parts.append(_mark(100.0, "right", row.look))
-    parts += row.extra
     if row.estimate is not None and axis.holds(row.estimate):
-        parts.append(_mark(axis.at(row.estimate), row.mark, row.look))
+        parts.append(filled("mark", x=axis.at(row.estimate), look=row.look))
     return parts
-
-
-def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:
-    """A mark at so many per cent of the width; that of another method is hidden at first."""
-    hidden = None if method is None else Markup(f' data-method="{method:d}" hidden')
-    return filled("mark", x=x, method=hidden, shape=_SHAPES[shape], look=look)
 
 
 def level_charts(analysis: Analysis) -> Markup:
@@ -343,25 +262,12 @@ def level_charts(analysis: Analysis) -> Markup:
     charts = []
     for i, curve in enumerate(analysis.curves):
         rows = []
-        for k, (text, low, high) in enumerate(aligned(numbers[i])):
-            estimate, lower, upper = numbers[i][k]
-            marks = [
-                _mark(axis.at(other.curve[k]), MARKS[j % len(MARKS)], look_of(analysis, j), method=j)
-                for j, other in analysis.others
-                if i == 0 and axis.holds(other.curve[k])
-            ]
-            rows.append(
-                ForestRow(
-                    analysis.question.treatment_text(curve.treatment[k]),
-                    f"in support for {share(curve.in_support[k])} of {analysis.units}",
-                    text,
-                    f"{low} to {high}" if curve.lower else "none",
-                    estimate,
-                    ((lower, upper),) if curve.lower else (),
-                    "main" if curve.in_support[k] >= MIN_SUPPORT else "faint",
-                    extra=marks,
-                )
-            )
-        table = forest(rows, axis, caption=f"{meaning}: {clean(curve.group.label)}", head=head, zero=False)
+        for at, (text, low, high) in zip(curve.records(), aligned(numbers[i]), strict=True):
+            name, seen = analysis.question.treatment_text(at["treatment"]), at["in_support"]
+            note = f"in support for {share(seen)} of {analysis.units}"
+            look = "main" if seen >= MIN_SUPPORT else "faint"
+            interval, ends = (f"{low} to {high}", ((at["lower"], at["upper"]),)) if curve.lower else ("none", ())
+            rows.append(ForestRow(name, note, text, interval, at["estimate"], ends, look))
+        table = forest(rows, axis, caption=f"{meaning}: {clean(curve.group.label)}", head=head)
         charts.append(element("div", table, data_curve=i, hidden=i > 0))
     return joined(*charts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from bgmiv.distributions import f_tail, student_quantile
 from bgmiv.linear_iv import LinearIV
 
 __all__ = [
-    "Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "Numbers", "Records", "instrument_views", "records_of",
+    "Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "Numbers", "Records", "instrument_views",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -33,13 +32,6 @@ _MAX_DRAWN = 100_000
 _MAX_INSTRUMENTS = 5
 _MAX_BALANCE = 12
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
-
-
-def records_of(parts: object, names: Sequence[str]) -> Records:
-    """Attributes that are columns of equal lengths as rows; one that is empty is not known."""
-    import pandas as pd
-
-    return pd.DataFrame({name: getattr(parts, name) or math.nan for name in names}).to_dict("records")
 
 
 @dataclass(frozen=True)
@@ -64,10 +56,6 @@ class BinnedMeans:
     fitted: Numbers
     n_rows: tuple[int, ...]
 
-    def records(self) -> Records:
-        """One row for each bin."""
-        return records_of(self, ("place", "mean", "lower", "upper", "fitted", "n_rows"))
-
 
 @dataclass(frozen=True)
 class Balance:
@@ -89,11 +77,6 @@ class Balance:
     n_covariates: int
     f: float
     p: float
-
-    def records(self) -> Records:
-        """One row for each covariate."""
-        pairs = zip(self.covariates, self.differences, strict=True)
-        return [{"covariate": name, "difference": value} for name, value in pairs]
 
 
 @dataclass(frozen=True)
@@ -144,8 +127,8 @@ class DirectEffect:
         )
         if coefficients[2] <= 0.0:
             return 0.0
-        real = [float(root.real) for root in np.roots(coefficients) if abs(root.imag) <= 1e-9 * abs(root)]
-        return min(real, key=abs, default=math.inf)
+        roots = np.roots(coefficients)
+        return float(min(roots[np.isreal(roots)].real, key=abs, default=math.inf))
 
 
 @dataclass(frozen=True)
@@ -172,10 +155,8 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     columns = model.design
     if not columns.names:
         return InstrumentViews()
-    direct = tuple(
-        _direct_effect(columns.names[j], LinearEffect(model, level, [j]))
-        for j in range(min(len(columns.names), _MAX_INSTRUMENTS if linear else 0))
-    )
+    few = range(min(len(columns.names), _MAX_INSTRUMENTS))
+    direct = tuple(_direct_effect(model, level, j) for j in few) if linear else ()
     used = data if data.weights is None else data.take(data.weights > 0)
     if used.n_rows > _MAX_DRAWN:
         used = used.take(np.linspace(0, used.n_rows - 1, _MAX_DRAWN).astype(np.int64))
@@ -195,18 +176,20 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     if used.schema.outcome.width > 1 and used.schema.outcome.levels:
         names[1] = f"share with {names[1]} = {used.schema.outcome.levels[0]}"
     means = (_binned(names[0], along, x, place, columns, level), _binned(names[1], along, y, place, columns, level))
-    tested = [
-        _balance(used, name, w[:, j], columns.instruments[:, j], columns)
-        for j, name in enumerate(columns.names[:_MAX_INSTRUMENTS])
-    ]
-    return InstrumentViews(means, tuple(balance for balance in tested if balance is not None), direct)
+    # Covariates that have a meaning by themselves.
+    blocks = [block for block in used.schema.blocks if block.kind in _PLAIN]
+    plain = [j for block in blocks for j in range(block.start, block.stop)]
+    if not plain or columns.exogenous.shape[1] < 2:
+        return InstrumentViews(means, (), direct)
+    return InstrumentViews(means, tuple(_balance(used, plain, j, w[:, j], columns) for j in few), direct)
 
 
-def _direct_effect(instrument: str, effect: LinearEffect) -> DirectEffect:
+def _direct_effect(model: LinearIV, level: float, j: int) -> DirectEffect:
+    effect = LinearEffect(model, level, [j])
     (variance, covariance), (_, slope_variance) = effect.covariance.tolist()
-    estimate, slope = effect.slopes.tolist()
-    scale = float(effect.scales[0])
-    return DirectEffect(instrument, scale, estimate, slope, variance, covariance, slope_variance, effect.dof)
+    name, scale = model.design.names[j], float(effect.scales[0])
+    slope = float(effect.slopes[1])
+    return DirectEffect(name, scale, effect.estimate, slope, variance, covariance, slope_variance, effect.dof)
 
 
 def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
@@ -217,29 +200,24 @@ def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> Line
 
 def _binned(name: str, along: str, values: Floats, place: Floats, columns: DesignMatrix, level: float) -> BinnedMeans:
     """By a regression on indicators of the bins and the covariates, whose mean is zero: not on residuals of either."""
-    n = len(values)
-    kinds = np.unique(place)
-    if len(kinds) <= _MAX_VALUES:
-        codes = np.searchsorted(kinds, place)
-    else:
-        n_bins = int(np.clip(n // _BIN_ROWS, 2, _MAX_BINS))
-        edges = np.unique(np.quantile(place, np.linspace(0.0, 1.0, n_bins + 1)[1:-1]))
-        codes = np.searchsorted(edges, place, side="left")
-    _, codes = np.unique(codes, return_inverse=True)
-    bins = np.eye(int(codes.max()) + 1)[codes]
-    covariates = columns.exogenous[:, 1:]
-    weights = columns.weights
+    edges = np.unique(place)
+    if len(edges) > _MAX_VALUES:
+        n_bins = int(np.clip(len(values) // _BIN_ROWS, 2, _MAX_BINS))
+        edges = np.quantile(place, np.linspace(0.0, 1.0, n_bins + 1)[1:-1])
+    _, codes = np.unique(np.searchsorted(edges, place), return_inverse=True)
+    bins, weights = np.eye(int(codes.max()) + 1)[codes], columns.weights
     places = (weights * place) @ bins / (weights @ bins)
 
-    def at_mean(part: Floats) -> Floats:
-        """Net of what was partialled out of the columns, at its mean."""
-        return columns.net(part) + np.average(part, axis=0, weights=weights) if columns.absorbed else part
+    def regression(on: Floats) -> LinearFit:
+        """On some columns and the covariates; net of what was partialled out of these, at its mean."""
+        left, right = values, on
+        if columns.absorbed:
+            left, right = (columns.net(part) + np.average(part, axis=0, weights=weights) for part in (left, right))
+        right = np.column_stack([np.ones(len(values)), right, columns.exogenous[:, 1:]])
+        return _least_squares(left, right, columns)
 
-    target = at_mean(values)
     # The first bin is the constant, and the others are differences from it.
-    fit = _least_squares(target, np.hstack([np.ones((n, 1)), at_mean(bins[:, 1:]), covariates]), columns)
-    line = _least_squares(target, np.column_stack([np.ones(n), at_mean(place), covariates]), columns)
-    k = bins.shape[1]
+    fit, line, k = regression(bins[:, 1:]), regression(place), bins.shape[1]
     levels = np.eye(k)
     levels[:, 0] = 1.0
     mean, variances = levels @ fit.coefficients[:k], levels @ fit.covariance[:k, :k] @ levels.T
@@ -251,14 +229,10 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
 
-def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: DesignMatrix) -> Balance | None:
-    """None without covariates that have a meaning by themselves."""
-    blocks = [block for block in data.schema.blocks if block.kind in _PLAIN]
-    plain = [j for block in blocks for j in range(block.start, block.stop)]
-    right = columns.exogenous
-    if not plain or right.shape[1] < 2:
-        return None
+def _balance(data: IVData, plain: list[int], j: int, raw: Floats, columns: DesignMatrix) -> Balance:
+    """Of the instrument of this number, over some of the covariates' columns."""
     v, share = np.asarray(data.covariates[:, plain], np.float64), Rows(data.covariates, data.weights).shares
+    standard = columns.instruments[:, j]
     values = np.unique(raw)
     binary = len(values) == 2
     if binary:
@@ -269,16 +243,16 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: De
         mean, variance = _moments(v, share)
         scale, gap = np.sqrt(variance), (share * standard) @ (v - mean)
     differences = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
-    fit = _least_squares(standard, right, columns)
+    fit = _least_squares(standard, columns.exogenous, columns)
     b, cov = fit.coefficients[1:], fit.covariance[1:, 1:]
     f = float(b @ np.linalg.lstsq(cov, b, rcond=1e-12)[0]) / len(b)
     order = np.argsort(-np.abs(differences))[:_MAX_BALANCE]
     flat = data.schema.flat_names
     return Balance(
-        instrument=name,
+        instrument=columns.names[j],
         binary=binary,
-        covariates=tuple(flat[plain[j]] for j in order),
-        differences=tuple(float(differences[j]) for j in order),
+        covariates=tuple(flat[plain[i]] for i in order),
+        differences=tuple(differences[order].tolist()),
         n_covariates=len(plain),
         f=f,
         p=f_tail(f, len(b), max(columns.dof, 1)),

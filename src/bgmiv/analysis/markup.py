@@ -15,7 +15,6 @@ __all__ = ["Markup", "asset", "clean", "element", "filled", "joined", "sentence"
 
 _MAX_LETTERS = 1000
 _BREAKS = re.compile("[\\t\\n\\r\\u2028\\u2029]")
-_VOID = frozenset({"br", "hr", "input", "link", "meta"})
 
 
 def asset(name: str) -> str:
@@ -44,8 +43,7 @@ def element(tag: str, /, *children: object, **attributes: object) -> Markup:
             continue
         label = key.rstrip("_").replace("_", "-")
         shown.append(f" {label}" if value is True else f' {label}="{escape(clean(value, 4000), quote=True)}"')
-    opening = f"<{tag}{''.join(shown)}>"
-    return Markup(opening if tag in _VOID else f"{opening}{joined(*children)}</{tag}>")
+    return Markup(f"<{tag}{''.join(shown)}>{joined(*children)}</{tag}>")
 
 
 def joined(*children: object) -> Markup:

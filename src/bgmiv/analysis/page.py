@@ -19,7 +19,7 @@ from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, with_sets
 from bgmiv.analysis.charts import curve_axes
 from bgmiv.analysis.instruments import Records
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
-from bgmiv.analysis.sections import SECTIONS, direct_lines, headline
+from bgmiv.analysis.sections import PICTURES, SECTIONS, direct_lines, headline
 from bgmiv.distributions import student_quantile
 from bgmiv.intervals import Source
 from bgmiv.numerals import robust_set_text
@@ -27,7 +27,6 @@ from bgmiv.numerals import robust_set_text
 __all__ = ["compact_factors", "payload", "report_page", "tables", "write_report"]
 
 _N_QUANTILES = 200
-_PICTURES = ("first-stage", "reduced-form")
 
 
 def report_page(analysis: Analysis) -> str:
@@ -91,28 +90,37 @@ def tables(analysis: Analysis) -> dict[str, Records]:
     curves: Records = []
     for one in analysis.curves:
         curves += [{"method": analysis.method, "group": one.group.label} | row for row in one.records()]
-    for _, method in analysis.others:
-        for t, value in zip(first.treatment, method.curve, strict=True):
-            curves.append({"method": method.name, "group": first.group.label, "treatment": t, "estimate": value})
+    for _, other in analysis.others:
+        group = first.group.label
+        curves += _rows(method=other.name, group=group, treatment=first.treatment, estimate=other.curve)
     names = ("name", "estimate", "lower", "upper")
     methods = [{name: getattr(row, name) for name in names} for row in analysis.methods]
-    history = [
-        {"loss": line.name, "phase": line.phase, "step": step, "value": value}
-        for line in analysis.history
-        for step, value in zip(line.steps, line.values, strict=True)
-    ]
+    balance: Records = []
+    for each in views.balance:
+        balance += _rows(instrument=each.instrument, covariate=each.covariates, difference=each.differences)
+    history: Records = []
+    for line in analysis.history:
+        history += _rows(loss=line.name, phase=line.phase, step=line.steps, value=line.values)
     by_name = {
         "curve": curves,
         "effects": analysis.records(),
         "methods": with_sets(methods, analysis.methods),
         "linear": [] if linear is None else [asdict(linear)],
-        "balance": [{"instrument": each.instrument, **row} for each in views.balance for row in each.records()],
+        "balance": balance,
         "direct": [asdict(each) for each in views.direct],
         "checks": analysis.diagnosis.records(),
         "data": [asdict(column) for column in analysis.question.columns],
         "history": history,
     }
-    return by_name | {name: means.records() for name, means in zip(_PICTURES, views.means, strict=False)}
+    return by_name | {name: _rows(**asdict(means)) for name, means in zip(PICTURES, views.means, strict=False)}
+
+
+def _rows(**columns: Any) -> Records:
+    """Columns as rows; a single value is that of every row."""
+    import pandas as pd
+
+    # As objects, since texts of users need not be UTF-8.
+    return pd.DataFrame(columns, dtype=object).to_dict("records")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -148,7 +156,7 @@ def compact_factors(source: Source) -> np.ndarray:
     if not source.factors.size or not np.all(np.isfinite(source.factors)):
         return source.factors[:0]
     _, sizes, directions = np.linalg.svd(source.factors, full_matrices=False)
-    kept = sizes > 1e-6 * sizes[0] if sizes[0] > 0 else sizes > 0
+    kept = sizes > 1e-6 * sizes[0]
     return np.asarray(sizes[kept, None] * directions[kept])
 
 
@@ -159,5 +167,5 @@ def _rounded(values: Iterable[float | None], digits: int = 7) -> list[float | No
 
 def _safe_json(value: Any) -> str:
     """JSON for a script element: letters of markup are written by their numbers."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

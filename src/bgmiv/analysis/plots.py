@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bgmiv.analysis.analysis import Analysis, Answer, Curve, EffectRow, MethodRow
+from bgmiv.analysis.analysis import Analysis, Answer, Curve, MethodRow
 from bgmiv.analysis.charts import MIN_SUPPORT, answer_axis, outside_support
 from bgmiv.analysis.markup import clean, shortened
 from bgmiv.analysis.text import groups_left_out
@@ -77,19 +77,16 @@ def plot_methods(analysis: Analysis | Comparison, *, ax: Axes | None = None) -> 
 def plot_diagnosis(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
     """Every check in a line: its level as a mark, its title and its figure."""
     checks = analysis.diagnosis.checks
-    if not checks:
-        raise ConfigError("the analysis has no checks to draw.")
     own = _axes(ax, 7.4, 0.5 + 0.5 * len(checks))
     for i, check in enumerate(checks):
         colour, marker = _LEVELS[check.severity]
-        own.plot([0.02], [i], marker=marker, color=colour, markersize=9, linestyle="none", markeredgewidth=2.0)
-        title, value = shortened(check.title, 60), shortened(check.value, 70)
-        own.text(0.06, i - 0.17, title, va="center", fontsize=9.5, parse_math=False)
-        own.text(0.06, i + 0.2, value, va="center", fontsize=8.5, color="#555555", parse_math=False)
-        own.text(1.0, i, check.severity, va="center", ha="right", fontsize=9.5, color="#444444")
-    own.set_xlim(0.0, 1.0)
+        own.plot([0.0], [i], marker=marker, color=colour, markersize=9, markeredgewidth=2.0)
+    texts = [f"{shortened(check.title, 60)}\n{shortened(check.value, 60)} ({check.severity})" for check in checks]
+    own.set_yticks(range(len(checks)), texts, fontsize=9, parse_math=False)
     own.set_ylim(len(checks) - 0.4, -0.6)
-    own.set_axis_off()
+    own.set_xlim(-0.1, 1.0)
+    own.set_xticks([])
+    own.set_frame_on(False)
     return own
 
 
@@ -104,10 +101,8 @@ def plot_history(analysis: Analysis) -> Figure:
     figure.set_layout_engine("constrained")
     for panel, (phase, lines) in zip(panels[0], phases, strict=True):
         for i, line in enumerate(lines):
-            values = np.where(np.isfinite(line.values), line.values, np.nan)
-            finite = values[np.isfinite(values)]
-            scale = finite.std() if len(finite) else 0.0
-            shown = (values - finite[-1]) / scale if scale > 0.0 else values * 0.0
+            values = np.ma.masked_invalid(line.values)
+            shown = (values - values.mean()) / (values.std() or 1.0)
             colour, dashes, _ = _style(i)
             panel.plot(line.steps, shown, color=colour, linestyle=dashes, linewidth=1.8, label=clean(line.name))
         _name(panel, "step", title=phase)
@@ -141,18 +136,16 @@ def _axes(given: Axes | None, width: float, height: float) -> Axes:
 
 def _chosen(curves: Sequence[Curve], group: str | int) -> Curve:
     labels = [curve.group.label for curve in curves]
-    if isinstance(group, str):
-        if group in labels:
-            return curves[labels.index(group)]
-    elif -len(curves) <= group < len(curves):
-        return curves[group]
-    raise ConfigError(f"group must be one of {', '.join(map(repr, labels))} or its number, got {group!r}.")
+    known = dict(enumerate(curves)) | dict(zip(labels, curves, strict=True))
+    if group not in known:
+        raise ConfigError(f"group must be one of {', '.join(map(repr, labels))} or its number, got {group!r}.")
+    return known[group]
 
 
 def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int, MethodRow]]:
     if isinstance(methods, bool):
         return analysis.others if methods else []
-    wanted = {methods} if isinstance(methods, str) else set(methods)
+    wanted = set(methods)
     known = {row.name for _, row in analysis.others}
     if not wanted <= known:
         listed = ", ".join(map(repr, sorted(known))) or "none"
@@ -165,15 +158,12 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, Me
     for start, end in outside_support(curve):
         ax.axvspan(start, end, facecolor=_SHADE, edgecolor="#B8BEC6", hatch="////", linewidth=0, zorder=0)
     look: dict[str, Any] = {"color": _MAIN, "linewidth": 0, "zorder": 2}
-    if curve.band_lower:
+    if curve.lower:
         label = f"{level} band of the whole curve"
         ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, alpha=0.14, **look)
-    if curve.lower:
         ax.fill_between(t, curve.lower, curve.upper, label=f"{level} interval", alpha=0.22, **look)
         _tell_weak(ax, analysis)
-    ax.plot(t, curve.estimate, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
-    seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, curve.estimate, np.nan)
-    ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
+    ax.plot(t, curve.estimate, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
     for i, row in others:
         colour, dashes, _ = _style(i)
         ax.plot(t, row.curve, color=colour, linestyle=dashes, linewidth=1.9, label=clean(row.name))
@@ -205,13 +195,12 @@ def _tell_weak(ax: Axes, analysis: Analysis) -> None:
 def _forest(given: Axes | None, labels: Sequence[str], rows: Sequence[Answer]) -> Axes:
     axis, ax = answer_axis(rows), _axes(given, 6.4, 0.9 + 0.42 * len(rows))
     for i, row in enumerate(rows):
-        colour, _, marker = _style(i) if isinstance(row, MethodRow) or i == 0 else (_MAIN, "-", "o")
         for piece in row.interval.stretches:
             # A set without an end runs out of the axis.
             ends = np.clip(piece, 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
-            ax.plot(ends, [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
-        face = "white" if isinstance(row, EffectRow) and row.in_support < MIN_SUPPORT else colour
-        ax.plot([row.estimate], [i], marker=marker, color=colour, markerfacecolor=face, markersize=7)
+            ax.plot(ends, [i, i], color=_MAIN, linewidth=2.0, solid_capstyle="round")
+        face = "white" if row.in_support < MIN_SUPPORT else _MAIN
+        ax.plot([row.estimate], [i], marker="o" if i else "D", color=_MAIN, markerfacecolor=face, markersize=7)
     ax.axvline(0.0, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
     ax.set_xlim(axis.low, axis.high)
     ax.set_ylim(len(rows) - 0.5, -0.5)

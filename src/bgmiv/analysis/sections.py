@@ -11,7 +11,6 @@ import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, Answer
 from bgmiv.analysis.charts import (
-    MARKS,
     MIN_SUPPORT,
     ForestRow,
     answer_axis,
@@ -23,9 +22,6 @@ from bgmiv.analysis.charts import (
     level_charts,
     lines_chart,
     look_of,
-    meter,
-    sample,
-    shape_bars,
     sparkline,
 )  # fmt: skip
 from bgmiv.analysis.instruments import Balance, DirectEffect
@@ -42,13 +38,15 @@ from bgmiv.analysis.text import (
     groups_left_out,
     html_table,
     trust,
-    weights_text,
 )  # fmt: skip
 from bgmiv.diagnostics.explanations import Check
 from bgmiv.linear_iv import LinearEstimate
-from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together
+from bgmiv.numerals import aligned, number, percent, robust_set_text, share
 
-__all__ = ["SECTIONS", "direct_lines", "headline"]
+__all__ = ["PICTURES", "SECTIONS", "direct_lines", "headline"]
+
+PICTURES = {"first-stage": "First stage", "reduced-form": "Reduced form"}
+"""Titles of the pictures of the instruments, by the names of their tables."""
 
 _PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
 # Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
@@ -74,19 +72,15 @@ def headline(analysis: Analysis) -> Markup:
 
 def _tiles(analysis: Analysis) -> list[Markup]:
     first, units, change = analysis.effects[0], analysis.units, analysis.question.change_text(analysis.effects[0])
-    value, low, high = together(first.estimate, first.lower, first.upper)
+    ((value, ends),) = estimate_cells([first])
     tiles = [("Average effect", value, change + (" (failed fit)" if failed(analysis) else ""))]
-    level = f"{percent(analysis.level)} interval"
-    if first.robust:
+    if first.lower is not None:
         robust = "Anderson-Rubin set, robust to weak instruments"
-        tiles.append((level, robust_set_text(first.interval.pieces), robust))
-    elif first.lower is not None:
-        errors = first.interval.std_errors.items()
-        listed = ", ".join(f"{shortened(name, 20)} {number(float(error), 2)}" for name, error in errors)
-        tiles.append((level, f"{low} to {high}", f"standard error: {listed}"))
+        more = robust if first.robust else f"standard error {number(float(first.interval.std_error))}"
+        tiles.append((f"{percent(analysis.level)} interval", ends, more))
     tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
-    for check in checks_of(analysis)[0]:
-        if "effective_f" in check.numbers:
+    for check in analysis.diagnosis.checks:
+        if check.key == "effective-f":
             critical = f"effective F; critical value {number(check.numbers['critical'])}"
             tiles.append(("Instruments", number(check.numbers["effective_f"]), critical))
     return [filled("tile", name=name, text=text, more=more) for name, text, more in tiles]
@@ -103,7 +97,7 @@ def _select(name: str, options: Iterable[tuple[int, str]], anchor: str, chosen: 
     return filled("select", name=name, anchor=anchor, options=made)
 
 
-def _curve(analysis: Analysis) -> Markup | None:
+def _curve(analysis: Analysis) -> Markup:
     """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
     question, curve = analysis.question, analysis.curves[0]
     level, units = percent(analysis.level), analysis.units
@@ -116,9 +110,7 @@ def _curve(analysis: Analysis) -> Markup | None:
         across = f"{clean(question.treatment)}, set by intervention"
         drawn = [filled("plot", chart=curve_chart(analysis), up=meaning, across=across), _reader(analysis)]
         note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
-        band = f"The shaded area shows pointwise {level} intervals."
-        if curve.band_lower:
-            band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
+        band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
     band += " The instruments are too weak for it: it is too narrow." if analysis.weak else ""
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if curve.lower else note
     return filled(
@@ -137,35 +129,28 @@ def _controls(analysis: Analysis) -> Markup | None:
     if len(analysis.curves) > 1:
         groups = [f"{shortened(one.group.label, 60)} ({one.group.n_rows:,})" for one in analysis.curves]
         parts.append(_select("Averaged over", enumerate(groups), "group"))
-    if curve.band_lower and not analysis.question.level_names:
+    along = not analysis.question.level_names
+    if curve.lower and along:
         parts.append(filled("pointwise"))
     boxes = []
     for i, row in analysis.others:
         checked = Markup(" checked") if row.note == "truth" else None
-        boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=row.name))
-    if boxes:
+        boxes.append(filled("method-box", i=i, checked=checked, look=look_of(analysis, i), name=row.name))
+    if boxes and along:
         parts.append(filled("methods-choice", boxes=boxes))
     return filled("controls", parts=parts) if parts else None
 
 
 def _reader(analysis: Analysis) -> Markup:
     """A slider along the curve, and what it reads there."""
-    curve = analysis.curves[0]
-    last = len(curve.treatment) - 1
-    return filled(
-        "reader",
-        last=last,
-        start=round(0.625 * last),
-        question=analysis.question,
-        interval=f"{percent(analysis.level)} {'band' if curve.band_lower else 'interval'}",
-    )
+    last = len(analysis.curves[0].treatment) - 1
+    level = percent(analysis.level)
+    return filled("reader", last=last, start=last // 2, question=analysis.question, level=level)
 
 
-def _contrast_form(analysis: Analysis) -> Markup | None:
+def _contrast_form(analysis: Analysis) -> Markup:
     """Two treatments to choose, and the average effect of one against the other."""
     first = analysis.effects[0]
-    if len(analysis.curves[0].treatment) < 2:
-        return None
     fields = [_field(analysis, "t1", "setting it to", first.t1), _field(analysis, "t0", "instead of", first.t0)]
     return filled("contrast", fields=fields)
 
@@ -177,8 +162,8 @@ def _field(analysis: Analysis, name: str, role: str, value: float) -> Markup:
         return _select(label, enumerate(shortened(level, 60) for level in levels), name, int(value))
     # All digits, so that the script knows the treatments of the effect.
     low, high, start = (repr(t).removesuffix(".0") for t in (grid[0], grid[-1], value))
-    ends = {"low": low, "high": high, "low_text": number(grid[0]), "high_text": number(grid[-1])}
-    return filled("number-field", label=label, name=name, value=start, **ends)
+    texts = [number(grid[0]), number(grid[-1])]
+    return filled("number-field", label=label, name=name, value=start, low=low, high=high, texts=texts)
 
 
 def _effects(analysis: Analysis) -> Markup | None:
@@ -186,20 +171,17 @@ def _effects(analysis: Analysis) -> Markup | None:
     rows, question = analysis.effects, analysis.question
     if len(rows) < 2:
         return None
-    same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
     drawn = []
-    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
+    for i, row in enumerate(rows):
         note = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
         look = "main" if row.in_support >= MIN_SUPPORT else "faint"
-        mark = "circle" if i else "diamond"
-        drawn.append(ForestRow(row.group.label, note, *cells, row.estimate, row.interval.stretches, look, mark, i))
+        drawn.append((row.group.label, note, look, i))
     return filled(
         "section-effects",
         question=question,
         t0=question.treatment_text(rows[0].t0),
         t1=question.treatment_text(rows[0].t1),
         units=analysis.units,
-        same=" The fit found no differences between groups." if same else "",
         table=_effect_forest(analysis, rows, drawn, "Average effects by group"),
         left_out=" ".join(groups_left_out(analysis)),
     )
@@ -207,51 +189,45 @@ def _effects(analysis: Analysis) -> Markup | None:
 
 def _methods(analysis: Analysis) -> Markup | None:
     """The same effect by other methods; nothing where there are none."""
-    rows, drawn = analysis.methods, []
+    rows = analysis.methods
     if len(rows) < 2:
         return None
-    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
-        look, mark = look_of(analysis, i), MARKS[i % len(MARKS)]
-        drawn.append(
-            ForestRow(row.name, NOTES.get(row.note, ""), *cells, row.estimate, row.interval.stretches, look, mark)
-        )
+    drawn = [(row.name, NOTES.get(row.note, ""), look_of(analysis, i), None) for i, row in enumerate(rows)]
     return filled("section-methods", table=_effect_forest(analysis, rows, drawn, "The effect by method"))
 
 
-def _effect_forest(analysis: Analysis, effects: Sequence[Answer], rows: list[ForestRow], caption: str) -> Markup:
+def _effect_forest(
+    analysis: Analysis, effects: Sequence[Answer], drawn: Sequence[tuple[str, str, str, int | None]], caption: str
+) -> Markup:
+    """Effects with their labels, notes, styles, and numbers of groups."""
+    rows = []
+    for row, cells, (label, note, look, i) in zip(effects, estimate_cells(effects), drawn, strict=True):
+        rows.append(ForestRow(label, note, *cells, row.estimate, row.interval.stretches, look, i))
     head = ("Effect", f"{percent(analysis.level)} interval")
     return forest(rows, answer_axis(effects), caption=caption, head=head)
 
 
-def _strength(analysis: Analysis) -> Markup | None:
+def _strength(analysis: Analysis) -> Markup:
     """The checks of the instruments, pictures of what they move, the linear estimate, and balance."""
-    checks, linear = checks_of(analysis)[0], analysis.diagnosis.linear
-    if not checks and linear is None:
-        return None
-    return filled(
-        "section-strength",
-        cards=_cards(checks),
-        pictures=_pictures(analysis),
-        linear=_linear(linear),
-        balance=_balance(analysis),
-    )
+    checks, linear = _cards(checks_of(analysis)[0]), _linear(analysis.diagnosis.linear)
+    pictures, balance = _pictures(analysis), _balance(analysis)
+    return filled("section-strength", cards=checks, pictures=pictures, linear=linear, balance=balance)
 
 
-def _cards(checks: Sequence[Check]) -> Markup | None:
+def _cards(checks: Sequence[Check]) -> Markup:
     """Checks with what they mean."""
     made = []
     for check in checks:
         size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
-        made.append(filled("check", check=check, size=size, picture=meter(check) or shape_bars(check)))
-    return element("div", *made, class_="cards") if made else None
+        made.append(filled("check", check=check, size=size))
+    return element("div", *made, class_="cards")
 
 
 def _pictures(analysis: Analysis) -> Markup | None:
     if not analysis.instruments.means:
         return None
     figures = []
-    titles = {"first-stage": "First stage", "reduced-form": "Reduced form"}
-    for (table, title), means in zip(titles.items(), analysis.instruments.means, strict=True):
+    for (table, title), means in zip(PICTURES.items(), analysis.instruments.means, strict=True):
         name, along = shortened(means.name, 40), shortened(means.along, 40)
         along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
         chart = binned_chart(means, f"{title}: {name} by {along}")
@@ -274,7 +250,7 @@ def _linear(linear: LinearEstimate | None) -> Markup | None:
         ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(robust), None, robust, "m2"),
         ForestRow("Conditional likelihood ratio", equal, "", robust_set_text(ratio), None, ratio, "m2"),
         ForestRow("Ordinary least squares", "without the instruments", ols_slope, f"{ols_low} to {ols_high}", ols[0],
-                  (ols[1:],), "m1", "square"),
+                  (ols[1:],), "m1"),
     ]  # fmt: skip
     axis = effect_axis([iv, ols, *((linear.coefficient, *pair) for pair in robust)])
     head = ("Slope", f"{percent(linear.level)} interval")
@@ -355,7 +331,7 @@ def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, *, hidden: b
     effect, values = analysis.question.change_text(analysis.effects[0]), direct_lines(analysis, direct)
     gamma, caption = values["gamma"], _breakdown_text(analysis, direct)
     lines = {"main": values["line"]}
-    if not analysis.methods or analysis.methods[0].note != "line":
+    if analysis.methods[0].note != "line":
         lines = {"m2": values["line"], "main": values["fit"]}
         caption = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {caption}"
     up = axis_over([0.0, *(value for ends in lines.values() for part in ends for value in part)])
@@ -383,50 +359,27 @@ def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
     return text + (" The instruments are weak: these intervals are too narrow." if weak else "")
 
 
-def _checks(analysis: Analysis) -> Markup | None:
+def _checks(analysis: Analysis) -> Markup:
     """The other checks, and the verdict from held-out rows."""
-    others, verdict = checks_of(analysis)[1], analysis.verdict
-    if verdict is None and not others:
-        return None
-    return filled("section-checks", cards=_cards(others), held_out=_held_out(analysis))
+    verdict, held_out = analysis.verdict, None
+    if verdict is not None:
+        text = f"Checked on {verdict.evidence.n_held_out:,} {analysis.units} by fits that had not seen them."
+        reasons = [element("li", reason) for reason in verdict.lines]
+        held_out = filled("held-out", verdict=verdict, text=text, reasons=reasons)
+    return filled("section-checks", cards=_cards(checks_of(analysis)[1]), held_out=held_out)
 
 
-def _held_out(analysis: Analysis) -> Markup | None:
-    """The verdict from held-out rows."""
-    verdict, units = analysis.verdict, analysis.units
-    if verdict is None:
-        return None
-    n = verdict.evidence.n_held_out
-    text = f"{n:,} {units} were held out of training to check the fit."
-    if n == analysis.question.n_rows:
-        text = f"The fit is an ensemble: each of the {n:,} {units} is checked by a member not trained on it."
-    elif not n:
-        text = "No rows were held out to check the fit."
-    reasons = [element("li", reason) for reason in verdict.lines]
-    return filled("held-out", verdict=verdict, text=text, reasons=reasons)
-
-
-def _assumptions(analysis: Analysis) -> Markup | None:
+def _assumptions(analysis: Analysis) -> Markup:
     """What is estimated, and what it rests on."""
     table = html_table([], list(assumptions(analysis).items()), class_="plain terms")
     return filled("section-assumptions", table=table)
 
 
-def _data(analysis: Analysis) -> Markup | None:
-    """The question and its columns."""
-    question, units = analysis.question, analysis.units
-    rows = sentence(units)[:-1]
-    text = f"{question.n_rows:,} {units}" + (f" of {clean(question.source)}" if question.source else "") + "."
-    if question.n_dropped:
-        text += f" {question.n_dropped:,} {units} with missing values were dropped."
-    if question.weights:
-        text += f" {rows} are weighted by {weights_text(analysis)}."
-    if question.groups:
-        text += f" {rows} are clustered by {clean(question.groups)}."
-    columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in question.columns]
+def _data(analysis: Analysis) -> Markup:
+    """Where the rows come from, how they count, and their columns."""
+    columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in analysis.question.columns]
     table = html_table(["Column", "Role", "Kind", "Summary"], columns, class_="plain")
-    formula = element("pre", element("code", question.formula)) if question.formula else None
-    return filled("section-data", text=text, formula=formula, table=table)
+    return filled("section-data", pairs=_pairs(facts(analysis), "pairs"), table=table)
 
 
 def _history(analysis: Analysis) -> Markup | None:
@@ -440,7 +393,7 @@ def _history(analysis: Analysis) -> Markup | None:
     return filled("section-history", phases=phases)
 
 
-def _again(analysis: Analysis) -> Markup | None:
+def _again(analysis: Analysis) -> Markup:
     """Settings, versions, the day, and what to cite."""
     settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings, "made on": analysis.made}
     return filled(

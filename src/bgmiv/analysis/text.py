@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, Answer, MethodRow
@@ -18,7 +17,6 @@ from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, t
 __all__ = [
     "NOTES",
     "TextTable",
-    "Trust",
     "answer",
     "assumptions",
     "cautions",
@@ -34,7 +32,6 @@ __all__ = [
     "summary_text",
     "text_table",
     "trust",
-    "weights_text",
 ]
 
 TextTable = tuple[list[str], list[list[str]]]
@@ -162,8 +159,6 @@ def trust(analysis: Analysis) -> Trust:
     judged = [(check.severity, clean(check.title)) for part in checks_of(analysis) for check in part]
     if analysis.verdict is not None:
         judged.append((analysis.verdict.severity, "the fit on held-out rows"))
-    if not judged:
-        return Trust("note", "not checked", "Nothing was checked.")
     severity = worst(each for each, _ in judged)
     against = [title for each, title in judged if each == severity]
     listed = "; ".join(title[:1].lower() + title[1:] if title[1:2].islower() else title for title in against)
@@ -179,8 +174,7 @@ def trust(analysis: Analysis) -> Trust:
 
 def checks_of(analysis: Analysis) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
     """The checks of the instruments' strength, and the others without the verdict, which has a place of its own."""
-    twice = () if analysis.verdict is None else ("verdict",)
-    checks = [check for check in analysis.diagnosis.checks if check.key not in twice]
+    checks = [check for check in analysis.diagnosis.checks if check.key != "verdict"]
     strength = tuple(check for check in checks if check.key in _STRENGTH)
     return strength, tuple(check for check in checks if check.key not in _STRENGTH)
 
@@ -244,9 +238,10 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def facts(analysis: Analysis) -> dict[str, str]:
     """What the analysis is about, by name; what is not known is left out."""
     question = analysis.question
-    names = [shortened(name, 40) for name in question.covariates]
+    names = question.covariates
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     dropped = f" ({question.n_dropped:,} dropped for missing values)" if question.n_dropped else ""
+    effective = f" (sampling weights; Kish's effective number is {question.n_effective:,.0f})"
     known = {
         "Outcome": question.outcome,
         "Treatment": question.treatment,
@@ -255,20 +250,12 @@ def facts(analysis: Analysis) -> dict[str, str]:
         "Formula": question.formula,
         "Data": question.source,
         sentence(analysis.units)[:-1]: f"{question.n_rows:,}{dropped}",
-        "Weights": weights_text(analysis),
+        "Weights": question.weights and question.weights + effective,
         "Groups": question.groups,
         "Method": analysis.method,
         "Seed": str(analysis.seed),
     }
     return {name: text for name, text in known.items() if text}
-
-
-def weights_text(analysis: Analysis) -> str:
-    """The column of sampling weights, and how many rows of equal weight would tell as much; empty without weights."""
-    question = analysis.question
-    if not question.weights:
-        return ""
-    return f"{clean(question.weights)} (sampling weights; Kish's effective number is {question.n_effective:,.0f})"
 
 
 def groups_left_out(analysis: Analysis) -> list[str]:
@@ -308,12 +295,9 @@ def _linear_pairs(linear: LinearEstimate | None) -> dict[str, str]:
 
 
 def _check_text(check: Check) -> str:
-    title, value = clean(check.title), clean(check.value)
-    fits = len(title) + len(value) + 2 <= _WIDTH - 11
-    head, *rest = textwrap.wrap(f"{title}: {value}" if fits else title, _WIDTH - 11) or [""]
+    head, *rest = textwrap.wrap(clean(check.title), _WIDTH - 11)
     lines = [f"{head:<{_WIDTH - 10}}{'[' + check.severity + ']':>10}", *rest]
-    lines += [] if fits else [_wrapped(value, "  ", "  ")]
-    return "\n".join([*lines, _wrapped(clean(check.reading), "  ", "  ")])
+    return "\n".join(lines + [_wrapped(text, "  ", "  ") for text in (check.value, check.reading)])
 
 
 def _wrapped(text: str, first: str = "", later: str = "") -> str:
@@ -329,7 +313,7 @@ def summary_html(analysis: Analysis) -> str:
     written = []
     for section in _sections(analysis):
         checks = [[one.title, one.value, filled("level", check=one), one.reading] for one in section.checks]
-        parts = [html_table(*section.table, numbers=True)] if section.table else []
+        parts = [html_table(*section.table, class_="numbers")] if section.table else []
         parts += [html_table([], rows) for rows in (checks, list(section.pairs.items())) if rows]
         parts += [element("p", text) for text in section.sentences]
         written.append(filled("summary-section", title=section.title, parts=parts))
@@ -345,15 +329,11 @@ def summary_html(analysis: Analysis) -> str:
     )
 
 
-def html_table(
-    header: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: bool = False, class_: str | None = None
-) -> Markup:
-    """A table whose first column is a header; with `numbers`, the other columns that have a name stand on the right."""
-    look = ["n" if numbers and name else None for name in header]
+def html_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, class_: str | None = None) -> Markup:
+    """A table whose first column is a header."""
 
     def line(tag: str, texts: Sequence[Any], scope: str | None = None) -> Markup:
-        others = zip_longest(texts[1:], look[1:])
-        cells = [element(tag, text, class_=name, scope=scope) for text, name in others]
+        cells = [element(tag, text, scope=scope) for text in texts[1:]]
         return element("tr", element("th", texts[0], scope=scope or "row"), *cells)
 
     head = element("thead", line("th", header, "col")) if header else None
@@ -392,7 +372,9 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
             condition = f"{given}," if given else ""
             text += f" Noncompliance is one-sided:{condition} the effect on the {units} that it moves is the effect "
             text += f"on the {who}."
-            text += _averaged_over(analysis, who, 1.0 if treated else 0.0)
+            if any(row.group.treatment == treated for row in analysis.effects):
+                text += f" Its mean is shown by group. The mean over all {units} carries it over to {units} that are "
+                text += f"not {who}, and relies on additive errors for that."
         statements["Compliance"] = text
     statements["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
     inside = share(analysis.effects[0].in_support)
@@ -410,18 +392,3 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
         "answers differ, doubt this assumption or the smoothness assumed here."
     )
     return statements
-
-
-def _averaged_over(analysis: Analysis, who: str, treatment: float) -> str:
-    """The mean over the treated or the untreated rows beside that over all."""
-    rows = analysis.effects
-    some = next((row for row in rows if row.group.treatment == treatment), None)
-    if some is None:
-        return ""
-    units, change = analysis.units, analysis.question.change_text(rows[0])
-    (mean, ends), (own, own_ends) = estimate_cells([rows[0], some])
-    return (
-        f" For {change} its mean over the {some.group.n_rows:,} {who} {units} is {own} ({percent(analysis.level)} "
-        f"interval {own_ends}). The mean over all {units}, {mean} ({ends}), carries it over to {units} that are not "
-        f"{who}, and relies on additive errors for that."
-    )

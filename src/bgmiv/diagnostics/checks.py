@@ -59,7 +59,7 @@ class Diagnosis(Tabular):
     @property
     def weak_instruments(self) -> bool:
         """Whether the effective F is below its critical value."""
-        return any(check.key == "effective-f" and check.severity in ("doubtful", "failed") for check in self.checks)
+        return any(check.key == "effective-f" and check.severity != "good" for check in self.checks)
 
     def __getitem__(self, key: str) -> Check:
         """The check with this key."""
@@ -81,9 +81,9 @@ class Diagnosis(Tabular):
         return "\n\n".join([f"Diagnosis: {self.severity}{linear}", *map(str, self.checks)])
 
     def _repr_html_(self) -> str:
-        linear = () if self.linear is None else (str(self.linear),)
-        rows = [list(record.values())[1:] for record in self.records()]
-        return html_table(f"Diagnosis: {self.severity}", rows, ("check", *_COLUMNS[2:]), linear)
+        linear = "" if self.linear is None else str(self.linear)
+        rows = [record.values() for record in self.records()]
+        return html_table(f"Diagnosis: {self.severity}", linear, [_COLUMNS, *rows])
 
 
 class Change(NamedTuple):
@@ -128,18 +128,12 @@ def changes_of(data: IVData) -> tuple[Change, ...]:
 
 
 def diagnose(
-    data: IVData,
-    rows: Rows,
-    fitted: FittedMethod,
-    *,
-    no_instrument: FittedMethod | None = None,
-    level: float = 0.95,
-    seed: int = 0,
+    data: IVData, rows: Rows, fitted: FittedMethod, *, no_instrument: FittedMethod | None, level: float, seed: int
 ) -> Diagnosis:
     """Every check of `bgmiv.diagnostics.explanations.CHECKS` that applies to a fit and its data, in that order."""
     linear, verdict, changes = LinearIV.of(data), verdict_of(fitted), changes_of(data)
     estimate = linear.estimate(level)
-    evidence = FitEvidence() if fitted.evidence is None else fitted.evidence
+    evidence = fitted.evidence or FitEvidence()
     checks = [*_strength(linear, data.schema.treatment.levels or ())]
     gain = evidence.first_stage_gain
     if gain is not None and np.isfinite(gain):
@@ -148,7 +142,7 @@ def diagnose(
         checks.append(_robust_set(estimate))
     shapes = visible_shapes(data)
     if shapes is not None:
-        checks.append(_ill_posedness(shapes, changes[0]))
+        checks.append(_ill_posedness(shapes))
     if linear.overidentification:
         checks.append(_overidentification(linear.overidentification))
     if linear.endogeneity:
@@ -201,12 +195,12 @@ def _robust_set(estimate: LinearEstimate) -> Check:
     return Check("anderson-rubin", "failed" if unbounded else "good" if pieces else "doubtful", numbers)
 
 
-def _ill_posedness(shapes: Shapes, change: Change) -> Check:
+def _ill_posedness(shapes: Shapes) -> Check:
     """Which shapes of the curve the instruments show."""
     numbers = {"visible": float(shapes.visible), "possible": float(shapes.possible)}
     numbers |= {f"shape_{i}": float(s) for i, s in enumerate(shapes.values, start=1)}
     curved = shapes.visible >= min(2, shapes.possible)
-    return Check("ill-posedness", "good" if curved else "note", numbers, {"change": change.label})
+    return Check("ill-posedness", "good" if curved else "note", numbers)
 
 
 def _overidentification(tests: Sequence[dict[str, float]]) -> Check:
@@ -233,7 +227,8 @@ def _moment(fitted: FittedMethod, data: IVData, rows: Rows, evidence: FitEvidenc
             predictions = HeldOutPredictions(some, fitted.at(Query(data.treatment[None], rows).take(some))[0])
         if not np.isfinite(predictions.values).all():
             return Check("moment-test", "failed", {})
-        statistic, p, n_rows = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
+        statistic, p = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
+        n_rows = len(predictions.rows)
     severity: Severity = "good" if p >= 0.05 else "doubtful"
     if p < 0.01 and statistic > MOMENT_EXCESS.failed:
         severity = "failed"

@@ -74,13 +74,6 @@ class _Control(NamedTuple):
     functions: Floats
     first: FirstStage
 
-    @classmethod
-    def of(cls, columns: Columns, rng: np.random.Generator) -> _Control:
-        """Of all rows."""
-        functions, n = columns.treatment(columns.x), columns.treatment.n_linear
-        blocks_at, targets = instrument_blocks(columns, rng)(columns.w), functions[:, :n]
-        return cls(columns, functions, columns.first_stage(blocks_at, targets, _MIN_GAIN))
-
     def values(self, change: Floats) -> Floats:
         """The control variables where the first stage's predictions `(n, k)` are larger by some numbers `(k,)`."""
         treatment = self.columns.treatment
@@ -155,7 +148,7 @@ def errors_given_control(
         P. Kline, R. Saggio, M. Sølvsten (2020), Leave-out estimation of variance components, Econometrica 88(5).
     """
     rng = np.random.default_rng(_SEED)
-    there = np.ones(data.n_rows, bool) if data.weights is None else data.weights > 0
+    there = row_weights(data) > 0.0
     errors = [one[there[rows]] for one in errors]
     rows = rows[there[rows]]
     others = rng.permutation(np.setdiff1d(np.flatnonzero(there), rows))
@@ -167,7 +160,9 @@ def errors_given_control(
         return None
     if columns.wide:
         return None
-    control, own = _Control.of(columns, rng), np.argsort(columns.order)[: len(rows)]
+    treated, instruments = columns.treatment(columns.x), instrument_blocks(columns, rng)(columns.w)
+    first = columns.first_stage(instruments, treated[:, : columns.treatment.n_linear], _MIN_GAIN)
+    control, own = _Control(columns, treated, first), np.argsort(columns.order)[: len(rows)]
     if columns.treatment.spline is not None and control.skewed(own):
         return None
     terms, slopes = control.terms(own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from textwrap import fill
@@ -12,7 +12,7 @@ from bgmiv.errors import printable
 from bgmiv.numerals import number, percent, robust_set_text
 
 __all__ = [
-    "CHECKS", "SEVERITIES", "Check", "Explanation", "Limits", "Severity", "html_table", "preparation_text", "worst",
+    "CHECKS", "SEVERITIES", "Check", "Limits", "Severity", "html_table", "preparation_text", "worst",
 ]  # fmt: skip
 
 Severity = Literal["good", "note", "doubtful", "failed"]
@@ -125,15 +125,10 @@ def preparation_text(numbers: Mapping[str, float], labels: Mapping[str, str]) ->
     return " ".join(sentence.format(**known) for name, sentence in _PREPARATION.items() if name in known)
 
 
-def html_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
+def html_table(title: str, note: str, rows: Iterable[Iterable[str]]) -> str:
     """A titled HTML table for notebooks; every text is escaped."""
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = (row(header, "th") if header else "") + "".join(row(cells, "td") for cells in rows)
-    texts = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f"<p><b>{escape(title)}</b></p>{texts}<table>{body}</table>"
+    body = "".join("<tr><td>" + "<td>".join(map(escape, row)) for row in rows)
+    return f"<p><b>{escape(title)}</b> {escape(note)}</p><table>{body}</table>"
 
 
 def _p_text(p: float) -> str:
@@ -209,18 +204,11 @@ def _anderson_rubin(check: Check) -> Explanation:
 def _ill_posedness(check: Check) -> Explanation:
     values = [f"{value:.2f}" for name, value in check.numbers.items() if name.startswith("shape_")]
     visible, possible = int(check.numbers["visible"]), int(check.numbers["possible"])
-    if possible == 1:
-        text = "A treatment of two values has one contrast and no curvature"
-        text += "." if visible else ", and the instruments do not show it clearly."
-    elif len(values) == 1:
-        text = "These instruments can show a straight line and no curvature"
-        text += "." if visible else ", and the line not clearly."
-    else:
-        text = (
-            f"Of {possible} shapes that the curve can have (a straight line, then ever finer curvature) the "
-            f"instruments show {visible} clearly. The numbers are singular values: how much of each shape is left in "
-            "its mean given the instruments."
-        )
+    text = (
+        f"Of {possible} shapes that the curve can have (a straight line, then ever finer curvature) the instruments "
+        f"show {visible} clearly. The numbers are singular values: how much of each shape is left in its mean given "
+        "the instruments."
+    )
     if visible < min(2, possible):
         text += " Any curvature in the estimate rests on the assumption of smoothness."
     value = ", ".join(values[:4]) + (", ..." if len(values) > 4 else "")

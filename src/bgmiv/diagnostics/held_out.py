@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 
@@ -100,7 +101,7 @@ def beside_simple(data: IVData, rows: Integers, own: Floats | None) -> tuple[lis
     for k, part in enumerate(data.outcome_parts()):
         simple = cross_fits(part, rows)
         y = part.outcome[rows].astype(np.float64)
-        errors += [float(np.average((y - values) ** 2, weights=weights)) for values in simple[:4]]
+        errors += np.average((y - np.stack(simple[:4])) ** 2, axis=1, weights=weights)
         total += variance_of(y, weights)
         if own is not None:
             risks.append(moment_shares(part, rows, own.reshape(len(rows), -1)[:, k], simple))
@@ -112,8 +113,9 @@ def beside_simple(data: IVData, rows: Integers, own: Floats | None) -> tuple[lis
 
 def weights_at(data: IVData, rows: Integers) -> NDArray[np.floating] | None:
     """The weights of some rows; None if all count the same, as they do where none has a positive weight."""
-    weights = None if data.weights is None else data.weights[rows]
-    return None if weights is None or not weights.any() else weights
+    if data.weights is None or not data.weights[rows].any():
+        return None
+    return data.weights[rows]
 
 
 def held_out_evidence(
@@ -129,13 +131,11 @@ def held_out_evidence(
         strength: of the instruments.
     """
     known = replace(known, discrete_outcome=data.schema.outcome.discrete).with_strength(strength)
-    try:
+    # There may be too few rows.
+    with suppress(DataError):
         shapes = visible_shapes(data)
-    except DataError:
-        # Too few rows.
-        shapes = None
-    if shapes is not None:
-        known = replace(known, visible_shapes=shapes.visible, shapes=shapes.possible)
+        if shapes is not None:
+            known = replace(known, visible_shapes=shapes.visible, shapes=shapes.possible)
     if predictions is None or len(predictions.rows) < 2:
         return known
     rows, values = predictions
@@ -145,19 +145,17 @@ def held_out_evidence(
         data = BlockReduction().fit(data).apply(data)
     shares, risks = beside_simple(data, rows, values)
     outcomes = [part.outcome[rows].astype(np.float64) for part in data.outcome_parts()]
-    errors = [outcome - column for outcome, column in zip(outcomes, values.reshape(len(rows), -1).T, strict=True)]
+    errors = list(np.array(outcomes) - values.reshape(len(rows), -1).T)
     explained = known.outcome_explained
     if explained is None:
         weights = weights_at(data, rows)
         total = sum(variance_of(outcome, weights) for outcome in outcomes)
         wrong = sum(explained_beyond(data, rows, error) for error in errors)
         explained = max(shares[0], shares[1]) - wrong / total
-    try:
+    # There may be fewer than three groups.
+    with suppress(DataError):
         test = moment_test_of_levels(data.take(rows), values, seed)
         known = replace(known, moment_p=test.p_value, moment_statistic=test.statistic)
-    except DataError:
-        # Fewer than three groups.
-        pass
     # With weak instruments the regression given a control variable is about as noisy as the moments.
     if strength is not None and not strength.weak:
         known = _given_control(known, data, rows, errors)

@@ -25,7 +25,7 @@ from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
 from bgmiv.sieve.first_stage import slices_of
 
 __all__ = [
-    "MAX_TESTED", "MomentRisks", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
+    "MAX_TESTED", "MomentRisks", "compared_within", "conditions_of", "cross_fits",
     "explained_beyond", "moment_risk", "moment_shares", "moment_test", "moment_test_of_levels", "row_weights",
     "simple_fits", "variance_of",
 ]  # fmt: skip
@@ -38,6 +38,8 @@ MAX_TESTED = 1500
 _MAX_SIMPLE = 5000
 _LANDMARKS = 300
 _N_FOLDS = 5
+# Of the bootstrap of the moment test.
+_DRAWS = 1000
 _ROUNDING = 1e-11
 _LENGTHSCALES = (0.3, 1.0, 3.0)
 _PENALTIES = np.logspace(-6, 0, 7)
@@ -124,10 +126,9 @@ class MomentTest(NamedTuple):
 
     statistic: float
     p_value: float
-    n_rows: int
 
 
-def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int = 0) -> MomentTest:
+def moment_test(data: IVData, predicted: Floats, *, seed: int = 0) -> MomentTest:
     r"""Test $E[y - g(x, v) \mid w, v] = 0$ on rows that g was not fitted on.
 
     $$T = \frac{1}{|P|} \sum_{(i, j) \in P} r_i\, r_j\, k(c_i, c_j),$$
@@ -141,8 +142,7 @@ def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int
     Args:
         data: rows that g was not fitted on, `MAX_TESTED` at most.
         predicted: g at these rows, `(n,)`, finite.
-        draws: of the bootstrap.
-        seed: of the same.
+        seed: of the bootstrap.
 
     Raises:
         DataError: there are fewer than three groups.
@@ -159,13 +159,13 @@ def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int
         raise DataError(f"the moment test needs at least three groups of rows, got {n_groups}.")
     pairs = codes[:, None] != codes[None, :]
     matrix = np.where(pairs, _kernel(data), 0.0)
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, n_groups))[:, codes] * residuals
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(_DRAWS, n_groups))[:, codes] * residuals
     statistic = float(residuals @ matrix @ residuals)
     null = np.einsum("ij,ij->i", signs @ matrix, signs)
     # Signs that equal or mirror the observed ones give the same number up to rounding.
     as_large = int(np.sum(null >= statistic - 1e-9 * abs(statistic)))
     scale = variance_of(y, data.weights) * float(weights @ pairs @ weights)
-    return MomentTest(statistic / scale, (1.0 + as_large) / (1.0 + draws), len(y))
+    return MomentTest(statistic / scale, (1.0 + as_large) / (1.0 + _DRAWS))
 
 
 def moment_test_of_levels(data: IVData, predicted: Floats, seed: int) -> MomentTest:
@@ -248,7 +248,7 @@ def simple_fits(data: IVData, train: Integers, held_out: Integers) -> SimpleFits
 
     They only serve as benchmarks of prediction, so minimum-norm least squares is enough for any number of columns.
     """
-    train, weights = train[:_MAX_SIMPLE], row_weights(data)
+    weights = row_weights(data)
     treatment = data.schema.treatment.columns(data.treatment)
     w, x, v = (_standard(a, train, weights) for a in (data.instruments, treatment, data.covariates))
     one, root = np.ones((data.n_rows, 1)), np.sqrt(weights)
@@ -278,47 +278,13 @@ def _kernel_of(columns: Floats) -> GaussianKernel:
 def _regressions(
     y: Floats, columns: Floats, kernel: GaussianKernel, root: Floats, train: Integers, held_out: Integers
 ) -> tuple[Floats, Floats]:
-    """Predictions of held-out rows by a linear and a kernel ridge regression; `root` holds the roots of the weights."""
+    """Predictions of held-out rows by a linear and a kernel ridge regression.
+
+    Lengthscales, in multiples of those of the kernel, and penalty by generalised cross-validation on the training rows.
+    `root` holds the square roots of the weights: rows, targets and the kernel matrix are multiplied by them.
+    """
     linear = np.column_stack([np.ones(len(columns)), columns])
     beta = _coefficients((linear * root[:, None])[train], (root * y)[train])
-    return linear[held_out] @ beta, _kernel_ridge(kernel, columns, y, root, train, held_out)
-
-
-def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: SimpleFits) -> MomentRisks:
-    """Held-out moment risks of a fit and of the simple models, on 1500 rows at most."""
-    rows = held_out[:MAX_TESTED]
-    part = data.take(rows)
-    conditions = conditions_of(part)
-    y, weights = part.outcome.astype(np.float64), row_weights(part)
-    variance = variance_of(data.outcome, data.weights)
-
-    values = np.stack([predicted, simple.structural, simple.treatment_only], axis=1)[: len(rows)]
-    residuals = weights[:, None] * (y[:, None] - values)
-    # Predictions that are not numbers have no risk; the verdict reports them.
-    finite = np.isfinite(residuals).all(axis=0)
-    risks = _moment_risks(np.where(finite, residuals, 0.0), conditions) / variance
-    return MomentRisks(*np.where(finite, risks, np.nan).tolist())
-
-
-def _standard(values: NDArray[np.floating], train: Integers, weights: Floats) -> Floats:
-    array, shares = values.astype(np.float64), weights[train] / weights[train].sum()
-    centre = shares @ array[train]
-    spread = np.sqrt(shares @ (array[train] - centre) ** 2)
-    return (array - centre) / np.where(spread > 0, spread, 1.0)
-
-
-def _coefficients(columns: Floats, target: Floats) -> Floats:
-    return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
-
-
-def _kernel_ridge(
-    kernel: GaussianKernel, columns: Floats, y: Floats, root: Floats, train: Integers, held_out: Integers
-) -> Floats:
-    """Predictions of held-out rows; lengthscale and penalty by generalised cross-validation on the training rows.
-
-    Lengthscales are multiples of those of the kernel. `root` holds the square roots of the weights: rows, targets and
-    the kernel matrix are multiplied by them.
-    """
     scale = root[train]
     centre = np.average(y[train], weights=scale**2)
     target = scale * (y[train] - centre)
@@ -339,7 +305,33 @@ def _kernel_ridge(
                 best = score
                 predicted = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))
     # Beyond the training rows a smooth function can go anywhere.
-    return np.clip(centre + predicted, y[train].min(), y[train].max())
+    return linear[held_out] @ beta, np.clip(centre + predicted, y[train].min(), y[train].max())
+
+
+def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: SimpleFits) -> MomentRisks:
+    """Held-out moment risks of a fit and of the simple models."""
+    part = data.take(held_out)
+    conditions = conditions_of(part)
+    y, weights = part.outcome.astype(np.float64), row_weights(part)
+    variance = variance_of(data.outcome, data.weights)
+
+    values = np.stack([predicted, simple.structural, simple.treatment_only], axis=1)
+    residuals = weights[:, None] * (y[:, None] - values)
+    # Predictions that are not numbers have no risk; the verdict reports them.
+    finite = np.isfinite(residuals).all(axis=0)
+    risks = _moment_risks(np.where(finite, residuals, 0.0), conditions) / variance
+    return MomentRisks(*np.where(finite, risks, np.nan).tolist())
+
+
+def _standard(values: NDArray[np.floating], train: Integers, weights: Floats) -> Floats:
+    array, shares = values.astype(np.float64), weights[train] / weights[train].sum()
+    centre = shares @ array[train]
+    spread = np.sqrt(shares @ (array[train] - centre) ** 2)
+    return (array - centre) / np.where(spread > 0, spread, 1.0)
+
+
+def _coefficients(columns: Floats, target: Floats) -> Floats:
+    return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
 
 
 def cross_fits(data: IVData, rows: Integers) -> SimpleFits:

@@ -134,7 +134,7 @@ class Sensitivity(Tabular):
         return printable("\n".join([_TITLE, *lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)]))
 
     def _repr_html_(self) -> str:
-        return html_table(_TITLE, self._lines(), notes=(self.reading,))
+        return html_table(_TITLE, self.reading, self._lines())
 
 
 def sensitivity(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bgmiv.diagnostics.explanations import SEVERITIES, Limits, Severity, html_table, worst
@@ -184,7 +184,7 @@ class Verdict:
 
     severity: Severity
     findings: tuple[Finding, ...] = ()
-    evidence: FitEvidence = field(default_factory=FitEvidence)
+    evidence: FitEvidence = FitEvidence()
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ class Verdict:
         return "\n".join([self.severity, *(f"- {line}" for line in self.lines)])
 
     def _repr_html_(self) -> str:
-        return html_table(f"Held-out checks: {self.severity}", [(line,) for line in self.lines])
+        return html_table(f"Held-out checks: {self.severity}", "", [(line,) for line in self.lines])
 
 
 def verdict_of(fitted: FittedMethod) -> Verdict | None:
@@ -238,7 +238,6 @@ def verdict_of(fitted: FittedMethod) -> Verdict | None:
 def judge(evidence: FitEvidence) -> Verdict:
     """The verdict on a fit: as bad as its worst finding."""
     e = evidence
-    n_tried = e.n_failed + e.n_members
     only_networks = e.network_weight is None and e.n_steps is not None
     # A model that explains everything is no benchmark.
     linear, flexible = (
@@ -256,7 +255,7 @@ def judge(evidence: FitEvidence) -> Verdict:
         "control_error": _error_given_control(e),
         "moment_treatment": _excess(e.moment_risk, e.treatment_moment_risk),
         "penalised_covariates": e.n_penalised,
-        "failed_members": e.n_failed / n_tried if n_tried else None,
+        "failed_members": e.n_failed / (e.n_failed + e.n_members),
     }
     limits = {key: usual for key, (usual, _) in FINDINGS.items()}
     limits["instrument_f"] = Limits(e.instrument_critical or VERY_WEAK, VERY_WEAK)
