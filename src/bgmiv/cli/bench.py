@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -199,27 +198,22 @@ def merge(
 
 
 def _chosen_plan(plan: str | None, lists: Mapping[str, Listed], repeats: int | None, seed: int | None) -> Plan:
-    """The plan that the options of `run` stand for; the error for a bad one names its option."""
+    """The plan that the options of `run` stand for; the error for a bad one names what it is about."""
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 
+    given: dict[str, Any] = {
+        name: [_number(text) for text in split_commas(texts)] for name, texts in lists.items() if texts
+    }
     if plan is None:
-        sweep = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
-        wanted = Plan("options", "from the command line", (sweep,))
-    else:
-        for option, value in (("--design", lists["designs"]), ("--seed", seed)):
-            if value not in (None, []):
-                raise option_error("the plan sets it; leave it out, or run without a plan", option)
-        with naming_option("PLAN"):
-            wanted = load_plan(plan)
-    for name, texts in lists.items():
-        if texts:
-            values: Any = [_number(text) for text in split_commas(texts)]
-            with naming_option({"designs": "--design", "presets": "--preset"}.get(name, f"--{name}")):
-                if plan is None:
-                    wanted = replace(wanted, sweeps=(replace(wanted.sweeps[0], **{name: values}),))
-                else:
-                    wanted = wanted.part(**{name: values})
-    return wanted.part(repeats=repeats)
+        usual = {"designs": ["demand"], "n": [1000], "rho": [0.5], "methods": ["bgm-iv"]}
+        with naming_option("--design, --n, --rho, --methods, --preset"):
+            sweep = Sweep(**usual | given, repeats=repeats or 1, seed=seed or 0)
+        return Plan("options", "from the command line", (sweep,))
+    for option, value in (("--design", lists["designs"]), ("--seed", seed)):
+        if value not in (None, []):
+            raise option_error("the plan sets it; leave it out, or run without a plan", option)
+    with naming_option("PLAN, --n, --rho, --methods, --preset"):
+        return load_plan(plan).part(repeats=repeats, **given)
 
 
 def _number(text: str) -> int | float | str:

@@ -32,12 +32,11 @@ from bgmiv.registry import NO_INSTRUMENT, method_label
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
-    from bgmiv.bench.evaluate import StructuralError
     from bgmiv.bench.plan import RunSpec
     from bgmiv.bench.store import Row
 
 __all__ = [
-    "EMPIRICAL", "DemoResult", "constant_error", "demo", "demo_files", "empirical_command", "error_texts", "mnist",
+    "EMPIRICAL", "DemoResult", "demo", "demo_files", "empirical_command", "error_texts", "mnist",
     "run_spec", "with_truth",
 ]  # fmt: skip
 
@@ -129,14 +128,13 @@ def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
 
 
 def error_texts(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The table of errors as texts: a line for each method, and the constant prediction last."""
-    constant = constant_error(rows[0])
+    """The table of errors as texts, a line for each method."""
     lines = []
     for row in rows:
         errors = (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
         texts = ["failed" if error is None else f"{error:,.0f}" for error in errors]
         lines.append((method_label(row.method), *texts, f"{row.seconds:.1f} s"))
-    return [*lines, ("constant (mean outcome)", *(f"{error:,.0f}" for error in constant), "")]
+    return lines
 
 
 def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
@@ -144,8 +142,8 @@ def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
     from bgmiv.analysis.page import report_page
 
     rows = [result.row for result in results]
-    record = {"rows": [asdict(row) for row in rows], "constant_predictor": constant_error(rows[0])._asdict()}
-    files = {"results.json": (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()}
+    record = json.dumps({"rows": [asdict(row) for row in rows]}, indent=2, allow_nan=False)
+    files = {"results.json": f"{record}\n".encode()}
     analyses = {result.row.method: result.analysis for result in results if result.analysis}
     shown = analyses.get("bgm-iv", analyses.get("tsls"))
     if shown is not None:
@@ -172,19 +170,6 @@ def with_truth(analysis: Analysis, row: Row) -> Analysis:
     effect = Interval(after - before, np.nan, np.nan, analysis.level, {}, method=NO_INTERVAL)
     truth = MethodRow("the truth", effect, tuple(curve), "truth")
     return replace(analysis, methods=(*analysis.methods, truth))
-
-
-def constant_error(row: Row) -> StructuralError:
-    """The error of predicting the mean outcome of the sample everywhere: the scale of the problem."""
-    import numpy as np
-
-    from bgmiv.bench.evaluate import structural_error
-    from bgmiv.designs import make_design
-
-    design = make_design(row.design)
-    grid = design.grid()
-    mean = float(design.sample(row.n, row.rho, row.seed).outcome.mean())
-    return structural_error(np.full(len(grid), mean), grid)
 
 
 EMPIRICAL = {

@@ -365,7 +365,7 @@ def _open(folder: Path) -> IVEstimator:
     Raises:
         ModelFileError: the folder holds no saved model.
     """
-    from bgmiv.data.table import ColumnReader
+    from bgmiv.estimators.saved import column_reader
     from bgmiv.registry import load
 
     if not folder.is_dir():
@@ -374,8 +374,7 @@ def _open(folder: Path) -> IVEstimator:
         )
     model = load(folder)
     if model.reader_ is None:
-        blocks = model.fitted_.schema.blocks
-        model.reader_ = ColumnReader(tuple(name for block in blocks for name in block.input_names))
+        model.reader_ = column_reader(model.fitted_.schema)
     return model
 
 

@@ -289,9 +289,7 @@ def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path) -> None:
             continue
         real = Path(os.path.realpath(path))
         for source in inputs:
-            # Hard links have different paths.
-            linked = path.exists() and source.exists() and path.samefile(source)
-            if linked or real.is_relative_to(os.path.realpath(source)):
+            if real.is_relative_to(os.path.realpath(source)):
                 raise option_error(f"{path} is read by this command, and would be overwritten; name another", option)
         for other, place in written.items():
             if real.is_relative_to(place) or place.is_relative_to(real):
@@ -370,19 +368,15 @@ def print_json(record: Any) -> None:
     typer.echo(printable(json.dumps(plain(record), indent=2, allow_nan=False, ensure_ascii=False), escape=True))
 
 
-def print_result(record: dict[str, Any], verdict: Verdict | None) -> None:
+def print_result(record: dict[str, Any], verdict: Verdict) -> None:
     """One JSON object on stdout, with the verdict on the fit it comes from."""
-    judged = verdict and {
-        "severity": verdict.severity,
-        "reasons": verdict.reasons,
-        "not_measured": verdict.not_measured,
-    }
-    print_json({**record, "verdict": judged})
+    names = ("severity", "reasons", "not_measured")
+    print_json({**record, "verdict": {name: getattr(verdict, name) for name in names}})
 
 
-def exit_if_failed(verdict: Verdict | None) -> None:
+def exit_if_failed(verdict: Verdict) -> None:
     """Say on stderr what the verdict holds against a fit; one that failed ends the command with its exit code."""
-    if verdict is not None and verdict.severity in ("doubtful", "failed"):
+    if verdict.severity in ("doubtful", "failed"):
         echo(f"Warning: {verdict.sentence}", err=True)
         if verdict.severity == "failed":
             raise typer.Exit(3)

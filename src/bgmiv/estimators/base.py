@@ -23,7 +23,16 @@ from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
 from bgmiv.estimators.questions import QuestionsMixin, RandomState
-from bgmiv.estimators.saved import SavedModel, data_again, fitted_name, reader_of, saved_model, to_save, write_saved
+from bgmiv.estimators.saved import (
+    SavedModel,
+    column_reader,
+    data_again,
+    fitted_name,
+    reader_of,
+    saved_model,
+    to_save,
+    write_saved,
+)
 from bgmiv.fitted import FittedMethod, MethodConfig
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
@@ -114,7 +123,6 @@ class IVEstimator(QuestionsMixin, ABC):
                 has most of the weight, or there are fewer than 20 clusters.
             WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
-        config = self._config()
         data = IVData.from_arrays(
             outcome,
             treatment,
@@ -125,7 +133,7 @@ class IVEstimator(QuestionsMixin, ABC):
             clusters=clusters,
             **self._kinds(),
         )
-        return self._fit(config, data)
+        return self._fit(data)
 
     @checked_arguments
     def fit_table(
@@ -155,7 +163,6 @@ class IVEstimator(QuestionsMixin, ABC):
         Returns:
             The fitted estimator itself.
         """
-        config = self._config()
         rows = from_frame(
             data,
             outcome=outcome,
@@ -168,8 +175,7 @@ class IVEstimator(QuestionsMixin, ABC):
             clusters=clusters,
             **self._kinds(),
         )
-        names = tuple(name for block in rows.schema.blocks for name in block.input_names)
-        return self._fit(config, rows, ColumnReader(names), n_dropped=table_rows(data) - rows.n_rows)
+        return self._fit(rows, column_reader(rows.schema), n_dropped=table_rows(data) - rows.n_rows)
 
     @checked_arguments
     def fit_formula(
@@ -205,7 +211,6 @@ class IVEstimator(QuestionsMixin, ABC):
             >>> round(model.ate(t0=0.0, t1=1.0))
             2
         """
-        config = self._config()
         rows, reader = from_formula(
             formula,
             data,
@@ -215,7 +220,7 @@ class IVEstimator(QuestionsMixin, ABC):
             clusters=clusters,
             **self._kinds(),
         )
-        return self._fit(config, rows, reader, formula=formula, n_dropped=table_rows(data) - rows.n_rows)
+        return self._fit(rows, reader, formula=formula, n_dropped=table_rows(data) - rows.n_rows)
 
     def save(self, folder: str | Path, *, analysis: Analysis | None = None, overwrite: bool = False) -> None:
         """Save the fit in a folder of its own: `model.json` and `arrays.safetensors`.
@@ -324,16 +329,11 @@ class IVEstimator(QuestionsMixin, ABC):
         return {name: getattr(self, name) for name in names}
 
     def _fit(
-        self,
-        config: MethodConfig,
-        data: IVData,
-        reader: ColumnReader | FormulaReader | None = None,
-        formula: str = "",
-        n_dropped: int = 0,
+        self, data: IVData, reader: ColumnReader | FormulaReader | None = None, formula: str = "", n_dropped: int = 0
     ) -> Self:
+        config, seed = self._config(), self._seed()
         _announce_heavy_row(data)
         check_clusters(data)
-        seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
         names = {name: getattr(data, f"{name}_name") for name in ("weights", "groups", "second_groups")}
