@@ -53,9 +53,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         # 1 and 1.0 must name the same run.
-        object.__setattr__(self, "n", int(self.n))
         object.__setattr__(self, "rho", float(self.rho))
-        object.__setattr__(self, "seed", int(self.seed))
 
     @property
     def cell(self) -> tuple[str, int, float, str, str]:

@@ -205,7 +205,7 @@ def _chosen_plan(plan: str | None, lists: Mapping[str, Listed], repeats: int | N
         name: [_number(text) for text in split_commas(texts)] for name, texts in lists.items() if texts
     }
     if plan is None:
-        usual = {"designs": ["demand"], "n": [1000], "rho": [0.5], "methods": ["bgm-iv"]}
+        usual: dict[str, Any] = {"designs": ["demand"], "n": [1000], "rho": [0.5], "methods": ["bgm-iv"]}
         with naming_option("--design, --n, --rho, --methods, --preset"):
             sweep = Sweep(**usual | given, repeats=repeats or 1, seed=seed or 0)
         return Plan("options", "from the command line", (sweep,))

@@ -304,8 +304,10 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
     if any(row.interval.method == ANDERSON_RUBIN for row in rows):
         notes.append("Intervals are Anderson-Rubin sets, which are robust to weak instruments.")
     if any(row.interval.note for row in rows):
-        notes.append("The instruments are too weak for these intervals, which are too narrow:")
-        notes.append("give --data with the rows of the fit.")
+        notes.append(
+            "The instruments are too weak for these intervals, which are too narrow:\n"
+            "give --data with the rows of the fit."
+        )
     if any(row.interpolated for row in rows):
         notes.append("Interpolated between points of the stored curve; --data DATA computes the exact value.")
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis, AnalysisRequest
 from bgmiv.analysis.build import FitOnRows
 from bgmiv.covariance import check_clusters
@@ -294,8 +293,6 @@ class IVEstimator(QuestionsMixin, ABC):
     @classmethod
     def _opened(cls, folder: Path, files: ModelFiles) -> Self:
         classes = cls._saved_classes(fitted_name(files))
-        if any(getattr(kind, "compiled", False) for kind in classes):
-            check_process()
         saved = saved_model(folder, files, classes)
         model = saved.estimator
         if not isinstance(model, cls):

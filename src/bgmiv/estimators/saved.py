@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.data.blocks import Level
 from bgmiv.data.formula import FormulaFile, FormulaReader, formula_reader, from_formula
@@ -145,6 +146,7 @@ def _ask(fitted: FittedMethod, schema: Schema) -> None:
 def _codec(classes: tuple[type, ...]) -> Codec:
     if not any(getattr(kind, "compiled", False) for kind in classes):
         return Codec(reachable(SavedModel, *_PLUGS, *classes))
+    check_process()
     import jax
 
     from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, GaussianMixture, Levels
