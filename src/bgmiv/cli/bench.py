@@ -13,7 +13,6 @@ from typer import Argument, Exit, Option
 from bgmiv.cli.shared import (
     Listed,
     choice,
-    counted,
     echo,
     naming_option,
     option_error,
@@ -68,11 +67,11 @@ def run(
     echo(f"{len(state.done) + left} fits: {len(state.done)} done before, {left} to run{elsewhere}.", err=True)
     failed = 0
     try:
-        for row, ours in counted(run_plan(state.left, rows, where), left):
+        for number, (row, ours) in enumerate(run_plan(state.left, rows, where), start=1):
             failed += row.status != "ok"
             result = f"failed: {row.error}" if row.structural_mse is None else f"{row.structural_mse:,.1f}"
             maker = f"{row.seconds:.1f} s" if ours else "by another runner"
-            echo(f"  {row.spec}: {result} ({maker})", err=True)
+            echo(f"  {number} of {left}: {row.spec}: {result} ({maker})", err=True)
     except KeyboardInterrupt:
         advice = f"Interrupted. Finished rows are kept in {store}; run the same command again to go on."
         raise KeyboardInterrupt(advice) from None
@@ -121,18 +120,13 @@ def show(folder: Folder, as_json: Annotated[bool, Option("--json", help="Every r
         return
     from bgmiv.bench.show import Summary, read_rows, unit_text
 
-    names = ["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]
+    names = ["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds", "outdated"]
     for (design, preset), cells in Summary(read_rows(stored)).to_frame().groupby(["design", "preset"], sort=False):
         title = f"{design}, preset {preset}: {unit_text(design)}, over seeds"
         print_table(title, names, cells[names].itertuples(index=False))
     for row in stored:
         if row.status != "ok":
             echo(f"{row.spec} failed: {row.error}")
-    if twice := sum(count > 1 for count in Counter(row.spec for row in stored).values()):
-        echo(
-            f"{twice} fits have rows of more than one algorithm version; means use one of them, today's if any. "
-            "bgmiv bench gc --other-versions removes the old ones."
-        )
 
 
 def report(
@@ -175,8 +169,6 @@ def gc(
 
     store = _opened(folder)
     echo(f"{store.clean()} damaged lines removed.")
-    if foreign := store.contents().damaged:
-        echo(f"{len(foreign)} lines of another version are kept.")
     if other_versions:
         echo(f"{store.clean(lambda row: row.key != todays_key(row.spec))} rows of other versions removed.")
     if failed:

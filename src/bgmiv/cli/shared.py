@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import is_dataclass
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer import Argument, BadParameter, Option
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHOD_CHOICE", "AsJson", "ColumnRoles", "Commands", "Data", "Level", "Listed", "Overwrite", "Preset", "Seed",
-    "check_outputs", "choice", "column_roles", "counted", "csv_format", "echo", "exit_if_failed", "make_model",
+    "check_outputs", "choice", "column_roles", "csv_format", "echo", "exit_if_failed", "make_model",
     "naming_option", "option_error", "plain", "print_json", "print_result", "print_table", "read_data", "split_commas",
     "usable_folder", "warnings_shown", "with_options", "writable_file",
 ]  # fmt: skip
@@ -297,9 +297,6 @@ def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path) -> None:
         written[option] = real
 
 
-T = TypeVar("T")
-
-
 class Commands(TyperGroup):
     """All commands: expected errors are one clear line on stderr and exit code 1."""
 
@@ -329,15 +326,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     frame = pd.DataFrame(rows, columns=columns).set_index(columns[0]).rename_axis(index=None, columns=columns[0])
     text = frame.to_string(float_format="{:.4g}".format, na_rep="-")
     echo(f"\n{title}\n{text}\n{caption}", nl=bool(caption))
-
-
-def counted(fits: Iterable[T], total: int) -> Iterator[T]:
-    """The fits as they are done, with a bar on the terminal; lines that are printed meanwhile stand above it."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return iter(track(fits, "all fits", total, console=console, disable=not console.is_terminal))
 
 
 def plain(value: Any) -> Any:

@@ -139,10 +139,9 @@ def load_mnist(path: str | Path | None = None) -> MnistImages:
 
 def store_mnist(path: str | Path | None = None) -> Path:
     """Put the four files that `load_mnist` finds into the cache; return their folder."""
-    folder, contents = _cache(), _contents(path)
-    if path or os.environ.get("BGMIV_MNIST"):
-        for name, content in contents.items():
-            write_whole(folder / name, content, _ADVICE)
+    folder = _cache()
+    for name, content in _contents(path).items():
+        write_whole(folder / name, content, _ADVICE)
     return folder
 
 
@@ -157,12 +156,10 @@ def digits() -> MnistImages:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingExtraError("images='digits' needs scikit-learn: pip install 'pybgmiv[sklearn]'") from error
+    from scipy.ndimage import zoom
+
     small = load_digits()
-    size = small.images.shape[1]
-    # The weights of linear interpolation between the centres of pixels.
-    position = np.clip((np.arange(_SIDE) + 0.5) * size / _SIDE - 0.5, 0.0, size - 1.0)
-    weights = np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(size)))
-    grey = weights @ (small.images * (255.0 / 16.0)) @ weights.T
+    grey = zoom(small.images * (255.0 / 16.0), (1.0, 3.5, 3.5), order=1, mode="nearest", grid_mode=True)
     images, labels = np.rint(grey).astype(np.uint8), small.target.astype(np.uint8)
     for array in (images, labels):
         array.setflags(write=False)

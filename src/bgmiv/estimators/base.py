@@ -333,8 +333,8 @@ class IVEstimator(QuestionsMixin, ABC):
         check_clusters(data)
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
-        names = {name: getattr(data, f"{name}_name") for name in ("weights", "groups", "second_groups")}
-        sampling = {argument: name for argument, name in names.items() if name}
+        names = {role: getattr(data, f"{role}_name") for role in ("weights", "groups", "second_groups")}
+        sampling = {role: name for role, name in names.items() if name}
         self._keep(fitted, seed, reader, formula, n_dropped, sampling)
         self._attach(data)
         verdict = verdict_of(fitted)
