@@ -60,8 +60,7 @@ def choice(known: Sequence[str]) -> dict[str, Any]:
         return given if isinstance(value, list) else value
 
     def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+        return [name for name in known if name.startswith(incomplete)]
 
     return {"callback": check, "autocompletion": complete}
 

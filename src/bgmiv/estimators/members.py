@@ -297,10 +297,9 @@ class MemberRows(NamedTuple):
         """All rows but those of a fold, which are held out; both in their own order."""
         if not len(fold):
             return cls(rows, None, groups)
-        inside = np.zeros(len(rows.x), bool)
-        inside[fold] = True
-        train, held_out = (ScaledData(*(values[part] for values in rows)) for part in (~inside, inside))
-        return cls(train, held_out, None if groups is None else groups[~inside])
+        train = ScaledData(*(np.delete(values, fold, axis=0) for values in rows))
+        held_out = ScaledData(*(values[np.sort(fold)] for values in rows))
+        return cls(train, held_out, None if groups is None else np.delete(groups, fold))
 
     def changed(self, change: Callable[[ScaledData], ScaledData]) -> MemberRows:
         """The same with both kinds of rows changed."""
