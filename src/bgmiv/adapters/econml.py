@@ -72,8 +72,8 @@ class EconMLEstimator:
             covariates = {name: values[start : start + k] for name, values in asked["covariates"].items()}
             t0, t1 = asked["t0"][start], asked["t1"][start]
             each.append([*model.ate_interval(covariates, t0=t0, t1=t1, level=1.0 - alpha, method="usual")])
-        lower, upper = np.moveaxis(each, 1, 0)
-        return self._shaped(lower), self._shaped(upper)
+        lower, upper = zip(*each, strict=True)
+        return self._shaped(np.stack(lower)), self._shaped(np.stack(upper))
 
     def ate(self, X: Any = None, *, T0: Any = 0, T1: Any = 1) -> Any:
         """The mean of `effect` over the rows of X."""
