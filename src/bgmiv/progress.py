@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
+from typing import Any, NamedTuple, Self
 
 __all__ = [
     "HistoryRow", "Reporter", "RichReporter", "in_notebook", "mean_history", "reporter_for", "silent", "task",
@@ -97,7 +94,6 @@ class RichReporter(Reporter):
         self._progress = Progress(*columns, console=console, disable=self._notebook)
         self._label = f"{label}: " if label else ""
         self._stage = ""
-        self._task: TaskID | None = None
         self._output: Any = None
 
     def __enter__(self) -> Self:
@@ -113,25 +109,22 @@ class RichReporter(Reporter):
 
     def start(self, phase: str, total: int) -> None:
         """Add a bar for the phase."""
-        self._task = self._progress.add_task(self._label + self._stage + phase, total=total, loss="")
+        self._progress.add_task(self._label + self._stage + phase, total=total, loss="")
         self._show()
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
         """Move the bar, and show the loss."""
-        if self._task is not None:
-            loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
-            self._progress.update(self._task, advance=steps, loss=loss)
+        loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+        # The newest bar is that of the phase.
+        self._progress.update(self._progress.tasks[-1].id, advance=steps, loss=loss)
         self._show()
 
     def finish(self) -> None:
         """Fill the bar of a phase that stopped early; leave that of an interrupted one as it stands."""
-        if self._task is not None and sys.exc_info()[0] is None:
-            # The newest bar is that of the phase.
-            task = self._progress.tasks[-1]
-            if task.completed > 0 and not task.finished:
-                self._progress.update(task.id, total=task.completed, loss="stopped early")
-                self._show()
-        self._task = None
+        task = self._progress.tasks[-1]
+        if sys.exc_info()[0] is None and task.completed > 0 and not task.finished:
+            self._progress.update(task.id, total=task.completed, loss="stopped early")
+            self._show()
 
     def _show(self) -> None:
         """Draw all bars anew in the one output of a notebook's cell."""

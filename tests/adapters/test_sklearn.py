@@ -119,7 +119,6 @@ def test_parameters_clone_and_repr() -> None:
         ({"treatment": ["price", "season"]}, "treatment must be one column"),
         ({"treatment": 9}, "treatment: there is no column 9, X has 4"),
         ({"treatment": 1.5}, "names or positions of columns, got 1.5"),
-        ({"instruments": []}, "instruments are missing"),
         ({"covariates": ["cost"]}, "'cost' has two roles"),
         ({"estimator": object()}, "estimator must be a bgmiv method"),
     ],

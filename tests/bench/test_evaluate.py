@@ -10,13 +10,12 @@ import pytest
 
 from bgmiv.bench import evaluate as module
 from bgmiv.bench import structural_error
-from bgmiv.bench.evaluate import PAPER_FIXED_SCALING, benchmark_config, evaluate, failed_row, run_one
+from bgmiv.bench.evaluate import PAPER_FIXED_SCALING, benchmark_config, failed_row, run_one
 from bgmiv.bench.plan import RunSpec, identify
 from bgmiv.data.query import Query
 from bgmiv.data.schema import Schema
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.diagnostics.verdict import Verdict, judge
-from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError, FitInterrupted
 from bgmiv.fitted import FitEvidence
 from bgmiv.registry import make_config
@@ -70,14 +69,6 @@ def test_a_row_holds_what_was_measured_and_is_repeatable() -> None:
     assert row.cpu_seconds > 0
     assert {"bgmiv", "jax", "equinox", "optax", "numpy", "python"} <= set(row.versions)
     assert run_one(SPEC).structural_mse == row.structural_mse
-
-
-def test_the_fit_and_its_data_come_with_the_row() -> None:
-    _, fitted, data = evaluate(SPEC)
-    assert data.n_rows == SPEC.n
-    assert fitted is not None
-    covariates = {"time": np.array([5.0, 5.0]), "group": np.array([1.0, 2.0])}
-    assert predict(fitted, np.array([15.0, 20.0]), covariates).shape == (2,)
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,6 @@ def test_gc_removes_damage_and_on_request_old_and_failed_rows(store: RowStore) -
     assert "2 damaged lines removed" in done.output
     assert [row.status for row in store.rows()] == ["ok", "ok", "failed"]
     shown = bgmiv("bench", "show", store.folder).output
-    assert "1 fits have rows of more than one algorithm version" in shown
     assert "tsls seed 1 failed: DataError: [no] good" in shown
     assert "1 rows of other versions removed" in bgmiv("bench", "gc", store.folder, "--other-versions").output
     assert "1 failed rows removed" in bgmiv("bench", "gc", store.folder, "--failed").output

@@ -21,7 +21,7 @@ CONTENTS = {name: f"small {name}".encode() for name in mnist._FILES}
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with small files in MNIST's place, an empty cache, and no network."""
-    sums = {name: (hashlib.sha256(content).hexdigest(), "") for name, content in CONTENTS.items()}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENTS.items()}
     monkeypatch.setattr(mnist, "_FILES", sums)
     monkeypatch.setattr(mnist, "_MIRRORS", ())
     monkeypatch.delenv("BGMIV_MNIST", raising=False)

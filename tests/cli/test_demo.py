@@ -4,14 +4,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from bgmiv import TSLS
+from bgmiv.bench import RunSpec, run_one
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
+from bgmiv.cli.demo import with_truth
 from bgmiv.cli.main import app
 from bgmiv.data import FixedAffine, RoleScaling
-from bgmiv.executors import InProcess
+from bgmiv.designs import make_design
+from bgmiv.designs.demand import demand
 
 
 def bgmiv(*arguments: object) -> Result:
@@ -20,9 +25,8 @@ def bgmiv(*arguments: object) -> Result:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, small: BGMIVConfig) -> BGMIVConfig:
-    """Short fits of small networks, in this process."""
+    """Short fits of small networks."""
     monkeypatch.setitem(PRESETS, "default", lambda: small)
-    monkeypatch.setattr("bgmiv.cli.demo.LocalPool", lambda workers: InProcess())
     return small
 
 
@@ -35,13 +39,14 @@ def test_demo_writes_pages_and_record(tmp_path: Path) -> None:
     names = ["report.html", "results.json"]
     assert sorted(path.name for path in out.iterdir()) == names
     record = json.loads((out / "results.json").read_text())
-    assert [row["method"] for row in record["rows"]] == ["bgm-iv", "bgm-iv-noiv", "tsls"]
-    assert {(row["n"], row["rho"], row["seed"]) for row in record["rows"]} == {(200, 0.25, 4)}
+    assert (record["n"], record["rho"], record["seed"]) == (200, 0.25, 4)
+    assert list(record["errors"]) == ["BGM-IV", "BGM-IV without the instrument", "2SLS"]
     page = (out / "report.html").read_text()
     assert "Content-Security-Policy" in page
     assert "BGM-IV without the instrument" in page
-    assert "the truth" in page
-    for words in ("BGM-IV", "BGM-IV without the instrument", "2SLS", "mean outcome", "inside", "outside"):
+    assert "flights" in page
+    assert page.count('class="line truth"') == 2  # the curve and its legend
+    for words in ("BGM-IV", "BGM-IV without the instrument", "2SLS", "inside", "outside"):
         assert words in done.output
 
 
@@ -54,8 +59,24 @@ def test_a_failed_fit_does_not_hide_the_others(
     assert done.exit_code == 1
     assert "diverged" in done.output
     record = json.loads((tmp_path / "results.json").read_text())
-    assert [row["status"] for row in record["rows"]] == ["failed", "failed", "ok"]
-    assert "2SLS" in (tmp_path / "report.html").read_text()
+    row = run_one(RunSpec("demand-confounded", 200, 0.9, "tsls", "default", 0))
+    assert record["errors"]["2SLS"]["all"] == row.structural_mse
+    assert list(record["errors"]) == ["2SLS"]
+    page = (tmp_path / "report.html").read_text()
+    assert len(page) < 600_000
+    assert "2SLS" in page
+
+
+def test_the_truth_is_the_average_over_the_rows() -> None:
+    data = make_design("demand-confounded").sample(200, 0.5, 3)
+    analysis = TSLS()._fit(data).analysis()
+    truth = with_truth(analysis, data).methods[-1]
+    values = dict(zip(data.schema.flat_names, data.covariates.T, strict=True))
+    first = analysis.effects[0]
+    ends = [np.mean(demand(price, values["time"], values["group"])) for price in (first.t0, first.t1)]
+    assert truth.estimate == pytest.approx(ends[1] - ends[0])
+    assert len(truth.curve) == len(analysis.curves[0].treatment)
+    assert truth.note == "truth"
 
 
 @pytest.mark.parametrize(

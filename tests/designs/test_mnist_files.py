@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +15,7 @@ import pytest
 
 from bgmiv.designs import mnist
 from bgmiv.designs.mnist import load_mnist, store_mnist
-from bgmiv.errors import FetchError, MissingExtraError, StoreError
+from bgmiv.errors import FetchError, StoreError
 
 NAMES = tuple(mnist._FILES)
 SHAPES = ((70, 28, 28), (70,), (70, 28, 28), (70,))
@@ -36,8 +35,8 @@ class Handler(SimpleHTTPRequestHandler):
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Small files with their own checksums, an empty cache, and no network."""
-    sums = [hashlib.sha256(content).hexdigest() for content in (*CONTENTS.values(), *PACKED.values())]
-    monkeypatch.setattr(mnist, "_FILES", dict(zip(NAMES, zip(sums[:4], sums[4:], strict=True), strict=True)))
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENTS.items()}
+    monkeypatch.setattr(mnist, "_FILES", sums)
     monkeypatch.setattr(mnist, "_MIRRORS", ("http://127.0.0.1:9/mnist", "http://127.0.0.1:9/other"))
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path / "cache"))
@@ -79,30 +78,30 @@ def test_local_files_in_every_form(form: str, tmp_path: Path, cache: Path) -> No
 
 def test_fetched_once_from_the_mirror_that_works_and_again_if_damaged(mirror: Path, cache: Path) -> None:
     np.testing.assert_array_equal(load_mnist().train_images, ARRAYS[0])
-    assert {path.name for path in cache.iterdir()} == set(PACKED)
+    assert {path.name for path in cache.iterdir()} == set(NAMES)
     (mirror / f"{NAMES[0]}.gz").unlink()
     np.testing.assert_array_equal(load_mnist().test_labels, ARRAYS[3])
-    (cache / f"{NAMES[1]}.gz").write_bytes(b"damaged")
+    (cache / NAMES[1]).write_bytes(b"damaged")
     np.testing.assert_array_equal(load_mnist().train_labels, ARRAYS[1])
 
 
 def test_a_wrong_file_on_a_mirror_is_refused(mirror: Path) -> None:
     (mirror / f"{NAMES[2]}.gz").write_bytes(PACKED[f"{NAMES[3]}.gz"])
-    with pytest.raises(FetchError, match=r"127.0.0.1:\d+ \(wrong checksum\)"):
+    with pytest.raises(FetchError, match=r"127.0.0.1:\d+/.*\.gz has a wrong checksum"):
         load_mnist()
 
 
 def test_without_a_network_the_error_says_what_to_download_and_where_to_put_it(cache: Path) -> None:
     with pytest.raises(FetchError) as caught:
         load_mnist()
-    for words in (*PACKED, "127.0.0.1:9/mnist (ConnectionError)", "127.0.0.1:9/other", str(cache), "--path"):
+    for words in (
+        *PACKED,
+        "127.0.0.1:9/mnist (<urlopen error [Errno 111] Connection refused>)",
+        "127.0.0.1:9/other",
+        str(cache),
+        "--path",
+    ):
         assert words in str(caught.value)
-
-
-def test_without_pooch_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingExtraError, match=r"bgmiv\[data\]"):
-        load_mnist()
 
 
 def test_bad_local_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,8 +159,6 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         if len(treatment) != 1:
             raise ConfigError(f"treatment must be one column, got {self.treatment!r}.")
         instruments = _places(self.instruments, names, "instruments")
-        if not instruments:
-            raise ConfigError("instruments are missing: name at least one column.")
         others = [name for name in names if name not in (*treatment, *instruments)]
         covariates = _places(others if self.covariates is None else self.covariates, names, "covariates")
         used = [*treatment, *instruments, *covariates]

@@ -17,7 +17,6 @@ from bgmiv._version import versions
 from bgmiv.analysis.build import FitOnRows
 from bgmiv.bench.plan import RunKey, RunSpec, identify
 from bgmiv.bench.store import Row, RowStore
-from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
@@ -31,7 +30,6 @@ __all__ = [
     "Outcome",
     "StructuralError",
     "benchmark_config",
-    "evaluate",
     "failed_row",
     "functional_errors",
     "run_key",
@@ -127,11 +125,6 @@ def run_one(spec: RunSpec) -> Row:
         >>> row.status, row.structural_mse > 0
         ('ok', True)
     """
-    return evaluate(spec)[0]
-
-
-def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
-    """As :func:`run_one`, with the fit, unless it failed, and its data."""
     key, design = identify(spec), make_design(spec.design)
     config = benchmark_config(spec.design, spec.method, spec.preset)
     grid = design.grid()
@@ -149,10 +142,10 @@ def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise
     except Exception as error:
-        return replace(failed_row(key, f"{type(error).__name__}: {error}"), **_since(began)), None, data
+        return replace(failed_row(key, f"{type(error).__name__}: {error}"), **_since(began))
     # A part of the grid without points has no error; files hold finite numbers only.
     errors = [None if np.isnan(error) else error for error in structural_error(predicted, grid)]
-    row = replace(
+    return replace(
         failed_row(key, ""),
         status="ok",
         structural_mse=errors[0],
@@ -162,7 +155,6 @@ def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
         functional_errors=averages,
         **times,
     )
-    return row, fitted, data
 
 
 def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:

@@ -53,9 +53,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         # 1 and 1.0 must name the same run.
-        object.__setattr__(self, "n", int(self.n))
         object.__setattr__(self, "rho", float(self.rho))
-        object.__setattr__(self, "seed", int(self.seed))
 
     @property
     def cell(self) -> tuple[str, int, float, str, str]:
@@ -196,8 +194,6 @@ class Plan:
         Raises:
             ConfigError: nothing is left, or an entry is in no sweep of the plan.
         """
-        if repeats is not None and repeats < 1:
-            raise ConfigError(f"repeats is {repeats}; choose 1 or more")
         lists: dict[str, Any] = {"n": n, "rho": rho, "methods": methods, "presets": presets}
         chosen = {name: wanted for name, wanted in lists.items() if wanted is not None}
         for name, wanted in chosen.items():
@@ -214,7 +210,8 @@ class Plan:
                 for name, wanted in chosen.items()
             }
             if all(kept.values()):
-                sweeps.append(replace(sweep, **kept, repeats=min(sweep.repeats, repeats or sweep.repeats)))
+                kept["repeats"] = sweep.repeats if repeats is None else min(sweep.repeats, repeats)
+                sweeps.append(replace(sweep, **kept))
         if not sweeps:
             raise ConfigError(f"no sweep of the plan {self.name!r} has all of what was asked for")
         return replace(self, sweeps=tuple(sweeps))

@@ -185,7 +185,6 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
                 errors["mean"],
                 [below, errors["std"]],
                 capsize=3,
-                mfc=None if preset == presets[0] else "white",
                 color=colour,
                 marker=marker,
                 linestyle=_DASHES[presets.index(preset) % len(_DASHES)],

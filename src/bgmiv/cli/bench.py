@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,6 @@ from typer import Argument, Exit, Option
 from bgmiv.cli.shared import (
     Listed,
     choice,
-    counted,
     echo,
     naming_option,
     option_error,
@@ -69,11 +67,11 @@ def run(
     echo(f"{len(state.done) + left} fits: {len(state.done)} done before, {left} to run{elsewhere}.", err=True)
     failed = 0
     try:
-        for row, ours in counted(run_plan(state.left, rows, where), left):
+        for number, (row, ours) in enumerate(run_plan(state.left, rows, where), start=1):
             failed += row.status != "ok"
             result = f"failed: {row.error}" if row.structural_mse is None else f"{row.structural_mse:,.1f}"
             maker = f"{row.seconds:.1f} s" if ours else "by another runner"
-            echo(f"  {row.spec}: {result} ({maker})", err=True)
+            echo(f"  {number} of {left}: {row.spec}: {result} ({maker})", err=True)
     except KeyboardInterrupt:
         advice = f"Interrupted. Finished rows are kept in {store}; run the same command again to go on."
         raise KeyboardInterrupt(advice) from None
@@ -122,18 +120,13 @@ def show(folder: Folder, as_json: Annotated[bool, Option("--json", help="Every r
         return
     from bgmiv.bench.show import Summary, read_rows, unit_text
 
-    names = ["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]
+    names = ["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds", "outdated"]
     for (design, preset), cells in Summary(read_rows(stored)).to_frame().groupby(["design", "preset"], sort=False):
         title = f"{design}, preset {preset}: {unit_text(design)}, over seeds"
         print_table(title, names, cells[names].itertuples(index=False))
     for row in stored:
         if row.status != "ok":
             echo(f"{row.spec} failed: {row.error}")
-    if twice := sum(count > 1 for count in Counter(row.spec for row in stored).values()):
-        echo(
-            f"{twice} fits have rows of more than one algorithm version; means use one of them, today's if any. "
-            "bgmiv bench gc --other-versions removes the old ones."
-        )
 
 
 def report(
@@ -176,8 +169,6 @@ def gc(
 
     store = _opened(folder)
     echo(f"{store.clean()} damaged lines removed.")
-    if foreign := store.contents().damaged:
-        echo(f"{len(foreign)} lines of another version are kept.")
     if other_versions:
         echo(f"{store.clean(lambda row: row.key != todays_key(row.spec))} rows of other versions removed.")
     if failed:
@@ -199,27 +190,22 @@ def merge(
 
 
 def _chosen_plan(plan: str | None, lists: Mapping[str, Listed], repeats: int | None, seed: int | None) -> Plan:
-    """The plan that the options of `run` stand for; the error for a bad one names its option."""
+    """The plan that the options of `run` stand for; the error for a bad one names what it is about."""
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 
+    given: dict[str, Any] = {
+        name: [_number(text) for text in split_commas(texts)] for name, texts in lists.items() if texts
+    }
     if plan is None:
-        sweep = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
-        wanted = Plan("options", "from the command line", (sweep,))
-    else:
-        for option, value in (("--design", lists["designs"]), ("--seed", seed)):
-            if value not in (None, []):
-                raise option_error("the plan sets it; leave it out, or run without a plan", option)
-        with naming_option("PLAN"):
-            wanted = load_plan(plan)
-    for name, texts in lists.items():
-        if texts:
-            values: Any = [_number(text) for text in split_commas(texts)]
-            with naming_option({"designs": "--design", "presets": "--preset"}.get(name, f"--{name}")):
-                if plan is None:
-                    wanted = replace(wanted, sweeps=(replace(wanted.sweeps[0], **{name: values}),))
-                else:
-                    wanted = wanted.part(**{name: values})
-    return wanted.part(repeats=repeats)
+        usual: dict[str, Any] = {"designs": ["demand"], "n": [1000], "rho": [0.5], "methods": ["bgm-iv"]}
+        with naming_option("--design, --n, --rho, --methods, --preset"):
+            sweep = Sweep(**usual | given, repeats=repeats or 1, seed=seed or 0)
+        return Plan("options", "from the command line", (sweep,))
+    for option, value in (("--design", lists["designs"]), ("--seed", seed)):
+        if value not in (None, []):
+            raise option_error("the plan sets it; leave it out, or run without a plan", option)
+    with naming_option("PLAN, --n, --rho, --methods, --preset"):
+        return load_plan(plan).part(repeats=repeats, **given)
 
 
 def _number(text: str) -> int | float | str:

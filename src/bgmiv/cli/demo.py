@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
@@ -17,7 +17,6 @@ from bgmiv.cli.shared import (
     Overwrite,
     Preset,
     Seed,
-    counted,
     echo,
     make_model,
     naming_option,
@@ -27,55 +26,18 @@ from bgmiv.cli.shared import (
     writable_file,
 )
 from bgmiv.errors import BGMIVError, BGMIVWarning
-from bgmiv.executors import LocalPool, available_cores
-from bgmiv.registry import NO_INSTRUMENT, method_label
+from bgmiv.registry import method_label
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
     from bgmiv.bench.evaluate import StructuralError
-    from bgmiv.bench.plan import RunSpec
-    from bgmiv.bench.store import Row
+    from bgmiv.data.ivdata import IVData
+    from bgmiv.estimators.base import IVEstimator
 
-__all__ = [
-    "EMPIRICAL", "DemoResult", "constant_error", "demo", "demo_files", "empirical_command", "error_texts", "mnist",
-    "run_spec", "with_truth",
-]  # fmt: skip
+__all__ = ["EMPIRICAL", "demo", "empirical_command", "mnist", "with_truth"]
 
-# The quickest first, so that both long fits run side by side; tables end with it.
-_METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
-
-
-class DemoResult(NamedTuple):
-    """A fit's row and its analysis; a fit that failed has none."""
-
-    row: Row
-    analysis: Analysis | None = None
-
-
-def run_spec(spec: RunSpec) -> DemoResult:
-    """Fit and evaluate; a function of this module so that worker processes can import it."""
-    from bgmiv.bench.evaluate import evaluate
-
-    row, fitted, data = evaluate(spec)
-    if fitted is None:
-        return DemoResult(row)
-    # Two fits side by side would draw over each other.
-    model = make_model(spec.method, spec.preset, spec.seed, {"progress": False})
-    model._keep(fitted, spec.seed, None, "", 0, {})
-    with warnings.catch_warnings():
-        # The page says what there is to warn of.
-        warnings.simplefilter("ignore", BGMIVWarning)
-        model._attach(data)
-        analysis = model.analysis(
-            # Of the version without the instrument the page shows the average curve alone.
-            by=() if spec.method.endswith(NO_INSTRUMENT) else "time",
-            title="What would demand be if we set the price?",
-            source="a simulated market",
-            units="flights",
-            # The no-instrument version is one of the demo's own fits.
-            no_instrument=False,
-        )
-    return DemoResult(row, analysis)
+# The page is about the first that can be fitted.
+_METHODS = ("bgm-iv", "bgm-iv-noiv", "tsls")
 
 
 def demo(
@@ -95,96 +57,70 @@ def demo(
     """
     usable_folder(out, "--out")
 
-    from bgmiv.bench.plan import Sweep
+    from bgmiv.analysis.page import report_page
+    from bgmiv.bench.evaluate import structural_error
+    from bgmiv.designs import make_design
+    from bgmiv.effects import predict
 
+    design = make_design("demand-confounded")
     with naming_option("--rho"):
-        specs = Sweep(["demand-confounded"], [n], [rho], _METHODS, [preset], seed=seed).specs()
-    out.mkdir(parents=True, exist_ok=True)
+        data = design.sample(n, rho, seed)
+    grid = design.grid()
     echo(f"Confounded airline demand: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", err=True)
-    results = _fit(specs)
-    print_table(
-        "Mean squared error of the demand curve",
-        ("method", "error", "inside", "outside", "time"),
-        error_texts([result.row for result in results]),
-        caption="inside / outside: at prices that are / are not observed in that season",
-    )
-    for name, content in demo_files(results).items():
-        write_whole(out / name, content)
+    models: dict[str, IVEstimator] = {}
+    errors: dict[str, StructuralError] = {}
+    with warnings.catch_warnings():
+        # The page says what there is to warn of.
+        warnings.simplefilter("ignore", BGMIVWarning)
+        for method in _METHODS:
+            label = method_label(method)
+            try:
+                model = make_model(method, preset, seed, {})._fit(data)
+            except BGMIVError as error:
+                echo(f"{label} failed: {error}", err=True)
+                continue
+            models[label] = model
+            errors[label] = structural_error(predict(model.fitted_, grid.treatment, grid.covariates), grid)
+        print_table(
+            "Mean squared error of the demand curve",
+            ("method", "error", "inside", "outside"),
+            [(label, *(f"{error:,.0f}" for error in each)) for label, each in errors.items()],
+            caption="inside / outside: at prices that are / are not observed in that season",
+        )
+        first, *others = models
+        analysis = models[first].analysis(
+            by="time",
+            title="What would demand be if we set the price?",
+            source="a simulated market",
+            units="flights",
+            # The no-instrument version is one of the demo's own fits.
+            no_instrument=False,
+            compare={label: models[label] for label in others},
+        )
+    record: dict[str, Any] = {"n": n, "rho": rho, "seed": seed, "preset": preset}
+    record["errors"] = {label: each._asdict() for label, each in errors.items()}
+    files = {"results.json": json.dumps(record, indent=2), "report.html": report_page(with_truth(analysis, data))}
+    for name, content in files.items():
+        write_whole(out / name, content.encode())
         echo(f"wrote {out / name}")
-    if any(result.row.status != "ok" for result in results):
+    if len(models) < len(_METHODS):
         raise Exit(1)
 
 
-def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
-    """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
-    results: dict[RunSpec, DemoResult] = {}
-    for outcome in counted(LocalPool(min(2, available_cores())).map(run_spec, specs), len(specs)):
-        label = method_label(outcome.item.method)
-        if outcome.lost:
-            raise BGMIVError(f"{label}: {outcome.lost}")
-        row = outcome.result.row
-        echo(f"  {label}: {f'done in {row.seconds:.1f} s' if row.status == 'ok' else f'failed: {row.error}'}", err=True)
-        results[row.spec] = outcome.result
-    return [results[spec] for spec in (*specs[1:], specs[0])]
-
-
-def error_texts(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The table of errors as texts: a line for each method, and the constant prediction last."""
-    constant = constant_error(rows[0])
-    lines = []
-    for row in rows:
-        errors = (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
-        texts = ["failed" if error is None else f"{error:,.0f}" for error in errors]
-        lines.append((method_label(row.method), *texts, f"{row.seconds:.1f} s"))
-    return [*lines, ("constant (mean outcome)", *(f"{error:,.0f}" for error in constant), "")]
-
-
-def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
-    """The files that the demo writes, by name; no page if every fit failed."""
-    from bgmiv.analysis.page import report_page
-
-    rows = [result.row for result in results]
-    record = {"rows": [asdict(row) for row in rows], "constant_predictor": constant_error(rows[0])._asdict()}
-    files = {"results.json": (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()}
-    analyses = {result.row.method: result.analysis for result in results if result.analysis}
-    shown = analyses.get("bgm-iv", analyses.get("tsls"))
-    if shown is not None:
-        known = {row.name for row in shown.methods}
-        others = (analysis.methods[0] for analysis in analyses.values() if analysis.methods[0].name not in known)
-        shown = replace(shown, methods=(shown.methods[0], *others, *shown.methods[1:]))
-        files["report.html"] = report_page(with_truth(shown, rows[0])).encode()
-    return files
-
-
-def with_truth(analysis: Analysis, row: Row) -> Analysis:
+def with_truth(analysis: Analysis, data: IVData) -> Analysis:
     """The analysis with the true average curve and effect as its last method."""
     import numpy as np
 
     from bgmiv.analysis.analysis import MethodRow
-    from bgmiv.designs import make_design
     from bgmiv.designs.demand import demand
     from bgmiv.intervals import NO_INTERVAL, Interval
 
-    covariates = make_design(row.design).sample(row.n, row.rho, row.seed).covariates.T
     first = analysis.effects[0]
     prices = (first.t0, first.t1, *analysis.curves[0].treatment)
-    before, after, *curve = (float(np.mean(demand(price, *covariates))) for price in prices)
+    before, after, *curve = (float(np.mean(demand(price, *data.covariates.T))) for price in prices)
     effect = Interval(after - before, np.nan, np.nan, analysis.level, {}, method=NO_INTERVAL)
     truth = MethodRow("the truth", effect, tuple(curve), "truth")
     return replace(analysis, methods=(*analysis.methods, truth))
-
-
-def constant_error(row: Row) -> StructuralError:
-    """The error of predicting the mean outcome of the sample everywhere: the scale of the problem."""
-    import numpy as np
-
-    from bgmiv.bench.evaluate import structural_error
-    from bgmiv.designs import make_design
-
-    design = make_design(row.design)
-    grid = design.grid()
-    mean = float(design.sample(row.n, row.rho, row.seed).outcome.mean())
-    return structural_error(np.full(len(grid), mean), grid)
 
 
 EMPIRICAL = {

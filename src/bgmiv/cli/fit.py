@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,6 +77,7 @@ def fit(
     if not units.strip():
         raise option_error("say what the rows are called, such as flights", "--units")
     check_outputs({"--out": out, "--report": report, "--checkpoint": checkpoint}, data)
+    from bgmiv.analysis.page import write_report
     from bgmiv.data.table import select_columns
     from bgmiv.persist.folder import check_free
 
@@ -94,65 +93,32 @@ def fit(
             own = {"members": members, "networks": networks, "checkpoint": checkpoint}
             model = make_model(method, preset, seed, roles.settings, **own)
         labels = select_columns(table, split_commas(by))
-        done = _AfterFit(roles.fit(model, table))
-        with done.step("the analysis of the fit"):
+        roles.fit(model, table)
+        analysis, written = None, dict[str, Any]()
+        try:
             groups = _groups_shown(model, labels)
             source = printable(data.name)
-            done.analysis = model.analysis(by=groups, level=level, title=title, source=source, units=units)
-        if out is not None:
-            with done.step(f"saving the fit in {out}"):
-                model.save(out, analysis=done.analysis, overwrite=overwrite)
-                done.written["model"] = str(out)
-        if report is not None and done.analysis is not None:
-            from bgmiv.analysis.page import write_report
-
-            with done.step(f"the report {report}"):
-                done.written["report"] = str(write_report(done.analysis, report))
-        done.rescue()
-    done.print(as_json)
-
-
-class _AfterFit:
-    """What is left to do with a fit, which took time and must not be lost: each step may fail by itself."""
-
-    def __init__(self, model: IVEstimator) -> None:
-        self.model = model
-        self.analysis: Analysis | None = None
-        self.written: dict[str, str] = {}
-        self.failure, self.code = "", 0
-
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except (Exception, KeyboardInterrupt) as error:
-            if not self.failure:
-                why = str(error) if isinstance(error, BGMIVError) else f"{type(error).__name__}: {error}"
-                self.failure = f"{what} failed: {why}"
-                self.code = 130 if isinstance(error, KeyboardInterrupt) else 1
-
-    def rescue(self) -> None:
-        """Save the fit in a new folder, if a step failed and it is saved nowhere."""
-        if self.failure and "model" not in self.written:
-            with self.step("saving the fit"):
-                folder = Path(tempfile.mkdtemp(prefix="bgmiv-")) / "fit"
-                self.model.save(folder, analysis=self.analysis)
-                self.written["model"] = str(folder)
-
-    def print(self, as_json: bool) -> None:
-        """Print the analysis and what was written; end with the exit code of what failed."""
-        verdict = self.model.verdict_
-        if as_json:
-            analysis = {} if self.analysis is None else {"analysis": _record(self.analysis)}
-            print_result({**self.written, **analysis}, verdict)
-        elif self.analysis is not None:
-            echo(self.analysis)
-        for what, path in self.written.items():
-            echo(f"{what}: {path}", err=True)
-        if self.failure:
-            echo(f"Error: {self.failure}", err=True)
-            raise Exit(self.code)
-        exit_if_failed(verdict)
+            analysis = model.analysis(by=groups, level=level, title=title, source=source, units=units)
+            if not as_json:
+                echo(analysis)
+            if out is not None:
+                model.save(out, analysis=analysis, overwrite=overwrite)
+                written["model"] = out
+            if report is not None:
+                written["report"] = write_report(analysis, report)
+        except (Exception, KeyboardInterrupt):
+            # The fit took time and must not be lost.
+            if not written:
+                spare = Path(tempfile.mkdtemp(prefix="bgmiv-")) / "fit"
+                model.save(spare, analysis=analysis)
+                written["model"] = spare
+            raise
+        finally:
+            for what, path in written.items():
+                echo(f"{what}: {path}", err=True)
+    if as_json:
+        print_result({**written, "analysis": _record(analysis)}, model.verdict_)
+    exit_if_failed(model.verdict_)
 
 
 def _groups_shown(model: IVEstimator, labels: Table) -> Any:

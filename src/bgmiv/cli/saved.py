@@ -304,8 +304,10 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
     if any(row.interval.method == ANDERSON_RUBIN for row in rows):
         notes.append("Intervals are Anderson-Rubin sets, which are robust to weak instruments.")
     if any(row.interval.note for row in rows):
-        notes.append("The instruments are too weak for these intervals, which are too narrow:")
-        notes.append("give --data with the rows of the fit.")
+        notes.append(
+            "The instruments are too weak for these intervals, which are too narrow:\n"
+            "give --data with the rows of the fit."
+        )
     if any(row.interpolated for row in rows):
         notes.append("Interpolated between points of the stored curve; --data DATA computes the exact value.")
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
@@ -365,7 +367,7 @@ def _open(folder: Path) -> IVEstimator:
     Raises:
         ModelFileError: the folder holds no saved model.
     """
-    from bgmiv.data.table import ColumnReader
+    from bgmiv.estimators.saved import column_reader
     from bgmiv.registry import load
 
     if not folder.is_dir():
@@ -374,8 +376,7 @@ def _open(folder: Path) -> IVEstimator:
         )
     model = load(folder)
     if model.reader_ is None:
-        blocks = model.fitted_.schema.blocks
-        model.reader_ = ColumnReader(tuple(name for block in blocks for name in block.input_names))
+        model.reader_ = column_reader(model.fitted_.schema)
     return model
 
 

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import is_dataclass
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer import Argument, BadParameter, Option
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHOD_CHOICE", "AsJson", "ColumnRoles", "Commands", "Data", "Level", "Listed", "Overwrite", "Preset", "Seed",
-    "check_outputs", "choice", "column_roles", "counted", "csv_format", "echo", "exit_if_failed", "make_model",
+    "check_outputs", "choice", "column_roles", "csv_format", "echo", "exit_if_failed", "make_model",
     "naming_option", "option_error", "plain", "print_json", "print_result", "print_table", "read_data", "split_commas",
     "usable_folder", "warnings_shown", "with_options", "writable_file",
 ]  # fmt: skip
@@ -60,8 +60,7 @@ def choice(known: Sequence[str]) -> dict[str, Any]:
         return given if isinstance(value, list) else value
 
     def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+        return [name for name in known if name.startswith(incomplete)]
 
     return {"callback": check, "autocompletion": complete}
 
@@ -289,17 +288,12 @@ def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path) -> None:
             continue
         real = Path(os.path.realpath(path))
         for source in inputs:
-            # Hard links have different paths.
-            linked = path.exists() and source.exists() and path.samefile(source)
-            if linked or real.is_relative_to(os.path.realpath(source)):
+            if real.is_relative_to(os.path.realpath(source)):
                 raise option_error(f"{path} is read by this command, and would be overwritten; name another", option)
         for other, place in written.items():
             if real.is_relative_to(place) or place.is_relative_to(real):
                 raise option_error(f"{path} and {other} {place} are in one place; keep them apart", option)
         written[option] = real
-
-
-T = TypeVar("T")
 
 
 class Commands(TyperGroup):
@@ -333,15 +327,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     echo(f"\n{title}\n{text}\n{caption}", nl=bool(caption))
 
 
-def counted(fits: Iterable[T], total: int) -> Iterator[T]:
-    """The fits as they are done, with a bar on the terminal; lines that are printed meanwhile stand above it."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return iter(track(fits, "all fits", total, console=console, disable=not console.is_terminal))
-
-
 def plain(value: Any) -> Any:
     """A value as JSON holds it: numbers that are not finite become null or the words "inf" and "-inf".
 
@@ -370,19 +355,15 @@ def print_json(record: Any) -> None:
     typer.echo(printable(json.dumps(plain(record), indent=2, allow_nan=False, ensure_ascii=False), escape=True))
 
 
-def print_result(record: dict[str, Any], verdict: Verdict | None) -> None:
+def print_result(record: dict[str, Any], verdict: Verdict) -> None:
     """One JSON object on stdout, with the verdict on the fit it comes from."""
-    judged = verdict and {
-        "severity": verdict.severity,
-        "reasons": verdict.reasons,
-        "not_measured": verdict.not_measured,
-    }
-    print_json({**record, "verdict": judged})
+    names = ("severity", "reasons", "not_measured")
+    print_json({**record, "verdict": {name: getattr(verdict, name) for name in names}})
 
 
-def exit_if_failed(verdict: Verdict | None) -> None:
+def exit_if_failed(verdict: Verdict) -> None:
     """Say on stderr what the verdict holds against a fit; one that failed ends the command with its exit code."""
-    if verdict is not None and verdict.severity in ("doubtful", "failed"):
+    if verdict.severity in ("doubtful", "failed"):
         echo(f"Warning: {verdict.sentence}", err=True)
         if verdict.severity == "failed":
             raise typer.Exit(3)

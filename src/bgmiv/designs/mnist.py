@@ -8,8 +8,10 @@ import os
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, get_args
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -25,24 +27,12 @@ ImageSet = Literal["mnist", "digits"]
 _SIDE = 28
 
 _MIRRORS = ("https://storage.googleapis.com/cvdf-datasets/mnist", "https://ossci-datasets.s3.amazonaws.com/mnist")
-# The SHA-256 of each file as it is, and of the compressed file that the mirrors hold.
+# The SHA-256 of each file, which the mirrors hold compressed.
 _FILES = {
-    "train-images-idx3-ubyte": (
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    "train-labels-idx1-ubyte": (
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    "t10k-images-idx3-ubyte": (
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    "t10k-labels-idx1-ubyte": (
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 
 
@@ -138,7 +128,6 @@ def load_mnist(path: str | Path | None = None) -> MnistImages:
     Raises:
         StoreError: a file is absent or has a wrong checksum, or the cache cannot be written.
         FetchError: no mirror can be reached; the message says which files to get and where to put them.
-        MissingExtraError: the files are not in the cache and pooch, which fetches them, is not installed.
     """
     arrays = []
     for content in _contents(path).values():
@@ -150,10 +139,9 @@ def load_mnist(path: str | Path | None = None) -> MnistImages:
 
 def store_mnist(path: str | Path | None = None) -> Path:
     """Put the four files that `load_mnist` finds into the cache; return their folder."""
-    folder, contents = _cache(), _contents(path)
-    if path or os.environ.get("BGMIV_MNIST"):
-        for name, content in contents.items():
-            write_whole(folder / name, content, _ADVICE)
+    folder = _cache()
+    for name, content in _contents(path).items():
+        write_whole(folder / name, content, _ADVICE)
     return folder
 
 
@@ -168,12 +156,10 @@ def digits() -> MnistImages:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingExtraError("images='digits' needs scikit-learn: pip install 'pybgmiv[sklearn]'") from error
+    from scipy.ndimage import zoom
+
     small = load_digits()
-    size = small.images.shape[1]
-    # The weights of linear interpolation between the centres of pixels.
-    position = np.clip((np.arange(_SIDE) + 0.5) * size / _SIDE - 0.5, 0.0, size - 1.0)
-    weights = np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(size)))
-    grey = weights @ (small.images * (255.0 / 16.0)) @ weights.T
+    grey = zoom(small.images * (255.0 / 16.0), (1.0, 3.5, 3.5), order=1, mode="nearest", grid_mode=True)
     images, labels = np.rint(grey).astype(np.uint8), small.target.astype(np.uint8)
     for array in (images, labels):
         array.setflags(write=False)
@@ -203,39 +189,36 @@ def _contents(path: str | Path | None) -> dict[str, bytes]:
 def _stored(name: str, folder: Path) -> bytes:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
-            return _checked(name, path)
+            return _checked(name, path.read_bytes(), str(path))
     raise StoreError(f"{folder} lacks {name} (as it is, or with .gz)")
 
 
-def _checked(name: str, path: Path) -> bytes:
+def _checked(name: str, content: bytes, place: str) -> bytes:
     """The content of a file, which may be compressed."""
-    content = path.read_bytes()
     try:
-        if path.suffix == ".gz":
+        if place.endswith(".gz"):
             content = gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        raise StoreError(f"{path} is damaged: {error}. Get it again") from error
-    if hashlib.sha256(content).hexdigest() != _FILES[name][0]:
-        raise StoreError(f"{path} has a wrong checksum: expected SHA-256 {_FILES[name][0]}. Get it again")
+        raise StoreError(f"{place} is damaged: {error}. Get it again") from error
+    if hashlib.sha256(content).hexdigest() != _FILES[name]:
+        raise StoreError(f"{place} has a wrong checksum: expected SHA-256 {_FILES[name]}. Get it again")
     return content
 
 
 def _fetch(name: str, folder: Path) -> bytes:
-    try:
-        import pooch
-    except ImportError as error:
-        raise MissingExtraError("fetching MNIST needs pooch: pip install 'pybgmiv[data]'") from error
+    """The content of a file from the first mirror that has it, which is kept in the folder."""
     check_writable(folder, _ADVICE)
-    pooch.get_logger().setLevel("WARNING")
-    download, file = pooch.HTTPDownloader(timeout=30), f"{name}.gz"
     tried = []
     for mirror in _MIRRORS:
+        address = f"{mirror}/{name}.gz"
         try:
-            path = pooch.retrieve(f"{mirror}/{file}", _FILES[name][1], file, folder, downloader=download)
-            return _checked(name, Path(path))
-        except (OSError, ValueError) as error:
-            reason = "wrong checksum" if isinstance(error, ValueError) else type(error).__name__
-            tried.append(f"{mirror} ({reason})")
+            with urlopen(address, timeout=30) as answer:
+                content = _checked(name, answer.read(), address)
+        except (OSError, HTTPException, StoreError) as error:
+            tried.append(f"{mirror} ({error})")
+            continue
+        write_whole(folder / name, content, _ADVICE)
+        return content
     files = ", ".join(f"{file}.gz" for file in _FILES)
     raise FetchError(
         f"MNIST is not in {folder} and cannot be fetched. Tried: {', '.join(tried)}. Download {files} from one "

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis, AnalysisRequest
 from bgmiv.analysis.build import FitOnRows
 from bgmiv.covariance import check_clusters
@@ -23,7 +22,16 @@ from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
 from bgmiv.estimators.questions import QuestionsMixin, RandomState
-from bgmiv.estimators.saved import SavedModel, data_again, fitted_name, reader_of, saved_model, to_save, write_saved
+from bgmiv.estimators.saved import (
+    SavedModel,
+    column_reader,
+    data_again,
+    fitted_name,
+    reader_of,
+    saved_model,
+    to_save,
+    write_saved,
+)
 from bgmiv.fitted import FittedMethod, MethodConfig
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
@@ -114,7 +122,6 @@ class IVEstimator(QuestionsMixin, ABC):
                 has most of the weight, or there are fewer than 20 clusters.
             WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
-        config = self._config()
         data = IVData.from_arrays(
             outcome,
             treatment,
@@ -125,7 +132,7 @@ class IVEstimator(QuestionsMixin, ABC):
             clusters=clusters,
             **self._kinds(),
         )
-        return self._fit(config, data)
+        return self._fit(data)
 
     @checked_arguments
     def fit_table(
@@ -155,7 +162,6 @@ class IVEstimator(QuestionsMixin, ABC):
         Returns:
             The fitted estimator itself.
         """
-        config = self._config()
         rows = from_frame(
             data,
             outcome=outcome,
@@ -168,8 +174,7 @@ class IVEstimator(QuestionsMixin, ABC):
             clusters=clusters,
             **self._kinds(),
         )
-        names = tuple(name for block in rows.schema.blocks for name in block.input_names)
-        return self._fit(config, rows, ColumnReader(names), n_dropped=table_rows(data) - rows.n_rows)
+        return self._fit(rows, column_reader(rows.schema), n_dropped=table_rows(data) - rows.n_rows)
 
     @checked_arguments
     def fit_formula(
@@ -205,7 +210,6 @@ class IVEstimator(QuestionsMixin, ABC):
             >>> round(model.ate(t0=0.0, t1=1.0))
             2
         """
-        config = self._config()
         rows, reader = from_formula(
             formula,
             data,
@@ -215,7 +219,7 @@ class IVEstimator(QuestionsMixin, ABC):
             clusters=clusters,
             **self._kinds(),
         )
-        return self._fit(config, rows, reader, formula=formula, n_dropped=table_rows(data) - rows.n_rows)
+        return self._fit(rows, reader, formula=formula, n_dropped=table_rows(data) - rows.n_rows)
 
     def save(self, folder: str | Path, *, analysis: Analysis | None = None, overwrite: bool = False) -> None:
         """Save the fit in a folder of its own: `model.json` and `arrays.safetensors`.
@@ -289,8 +293,6 @@ class IVEstimator(QuestionsMixin, ABC):
     @classmethod
     def _opened(cls, folder: Path, files: ModelFiles) -> Self:
         classes = cls._saved_classes(fitted_name(files))
-        if any(getattr(kind, "compiled", False) for kind in classes):
-            check_process()
         saved = saved_model(folder, files, classes)
         model = saved.estimator
         if not isinstance(model, cls):
@@ -324,20 +326,15 @@ class IVEstimator(QuestionsMixin, ABC):
         return {name: getattr(self, name) for name in names}
 
     def _fit(
-        self,
-        config: MethodConfig,
-        data: IVData,
-        reader: ColumnReader | FormulaReader | None = None,
-        formula: str = "",
-        n_dropped: int = 0,
+        self, data: IVData, reader: ColumnReader | FormulaReader | None = None, formula: str = "", n_dropped: int = 0
     ) -> Self:
+        config, seed = self._config(), self._seed()
         _announce_heavy_row(data)
         check_clusters(data)
-        seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
-        names = {name: getattr(data, f"{name}_name") for name in ("weights", "groups", "second_groups")}
-        sampling = {argument: name for argument, name in names.items() if name}
+        names = {role: getattr(data, f"{role}_name") for role in ("weights", "groups", "second_groups")}
+        sampling = {role: name for role, name in names.items() if name}
         self._keep(fitted, seed, reader, formula, n_dropped, sampling)
         self._attach(data)
         verdict = verdict_of(fitted)

@@ -129,8 +129,8 @@ class Calibration:
         effect = USUAL if USUAL in self.ratios else EFFECT
         kind = CURVE if interval.method == "uniform" else effect if interval.name == EFFECT else POINTS
         factor = self.factors[kind]
-        ends = (interval.estimate + factor * (end - interval.estimate) for end in interval)
-        return replace(interval, **dict(zip(("lower", "upper"), ends, strict=True)))
+        lower, upper = (interval.estimate + factor * (end - interval.estimate) for end in interval)
+        return replace(interval, lower=lower, upper=upper)
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each question: coverage, its standard error, and the factor."""
@@ -187,8 +187,8 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
             yield number, draw(np.random.default_rng([seed, number])), (seed + number + 1) % 2**32
 
     task = partial(_run, config, doses, truth, data.treatment, level)
-    done = {one.item[0]: one.result for one in executor.map(task, items())}
-    held = [one for number in range(repeats) if (one := done[number]) is not None]
+    done = sorted(executor.map(task, items()), key=lambda one: one.item[0])
+    held = [one.result for one in done if one.result is not None]
     if not held:
         raise BGMIVError("none of the data sets drawn from this fit could be fitted again.")
     n_robust = round(sum(one[ROBUST][0] for one in held))
@@ -272,16 +272,12 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
 
     def draw(rng: np.random.Generator) -> IVData:
         signs = rng.choice([-1.0, 1.0], int(units.max()) + 1)[units]
-        if discrete:
-            ranks = _ranks(ends, observed.astype(np.intp), rng, signs)
-            x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), ends.shape[1] - 1).astype(np.float64)
-        else:
-            x = observed - left + signs * left
+        x = _redrawn(observed.astype(np.intp), ends, ends, rng, signs) if discrete else observed - left + signs * left
         if data.schema.outcome.discrete:
-            before, after = (np.clip(structural(each), 0.0, 1.0) for each in (observed, x))
-            edges = np.column_stack([before, np.ones(n)])
-            code = (data.outcome < 0.5).astype(np.intp)
-            y = (_ranks(edges, code, rng, signs) <= after).astype(np.float64)
+            before, after = (
+                np.column_stack([np.clip(structural(each), 0.0, 1.0), np.ones(n)]) for each in (observed, x)
+            )
+            y = 1.0 - _redrawn((data.outcome < 0.5).astype(np.intp), before, after, rng, signs)
         else:
             y = structural(x) + signs * errors
         return replace(data, treatment=x.astype(data.treatment.dtype), outcome=y.astype(data.outcome.dtype))
@@ -289,9 +285,13 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     return draw
 
 
-def _ranks(ends: Floats, codes: Integers, rng: np.random.Generator, signs: Floats) -> Floats:
-    """U uniform within what the cumulative probabilities `(n, K)` give to each row's code; 1 - U for a sign of -1."""
+def _redrawn(codes: Integers, before: Floats, after: Floats, rng: np.random.Generator, signs: Floats) -> Floats:
+    """The codes that ranks U have under the cumulative probabilities `(n, K)` after; 1 - U for a sign of -1.
+
+    U is uniform within what the probabilities before give to each row's code.
+    """
     rows = np.arange(len(codes))
-    low = np.where(codes > 0, ends[rows, codes - 1], 0.0)
-    ranks = low + rng.random(len(codes)) * (ends[rows, codes] - low)
-    return np.where(signs > 0.0, ranks, 1.0 - ranks)
+    low = np.where(codes > 0, before[rows, codes - 1], 0.0)
+    ranks = low + rng.random(len(codes)) * (before[rows, codes] - low)
+    ranks = np.where(signs > 0.0, ranks, 1.0 - ranks)
+    return np.minimum(np.sum(ranks[:, None] > after, axis=1), after.shape[1] - 1.0)

@@ -92,7 +92,7 @@ def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
     return presets[name]()
 
 
-def check_instrument(data: IVData, method: str, *, use_instrument: bool = True) -> None:
+def check_instrument(data: IVData, method: str, *, use_instrument: bool) -> None:
     """Refuse data without instruments, for a method that uses them."""
     if use_instrument and data.instruments.shape[1] == 0:
         raise DataError(f"{method} needs an instrument; pass at least one in instruments=.")

@@ -32,7 +32,7 @@ from bgmiv.data.schema import CovariateBlock, Schema
 from bgmiv.diagnostics.held_out import held_out_values
 from bgmiv.errors import DivergedError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.estimators.fitted import MethodConfig, check_no_weights, usable_rows
 from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.intervals import Floats
 from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
@@ -297,10 +297,9 @@ class MemberRows(NamedTuple):
         """All rows but those of a fold, which are held out; both in their own order."""
         if not len(fold):
             return cls(rows, None, groups)
-        inside = np.zeros(len(rows.x), bool)
-        inside[fold] = True
-        train, held_out = (ScaledData(*(values[part] for values in rows)) for part in (~inside, inside))
-        return cls(train, held_out, None if groups is None else groups[~inside])
+        train = ScaledData(*(np.delete(values, fold, axis=0) for values in rows))
+        held_out = ScaledData(*(values[np.sort(fold)] for values in rows))
+        return cls(train, held_out, None if groups is None else np.delete(groups, fold))
 
     def changed(self, change: Callable[[ScaledData], ScaledData]) -> MemberRows:
         """The same with both kinds of rows changed."""
@@ -345,9 +344,8 @@ class NetworkConfig(MethodConfig):
         enable_compilation_cache()
         key = jax.random.key(seed)
         method = self.fitted_class.__name__.removeprefix("Fitted")
-        check_one_number(data, method)
         check_no_weights(data, method)
-        check_instrument(data, method, use_instrument=self.use_instrument)
+        usable_rows(data, method, use_instrument=self.use_instrument)
         # Narrow covariates stay as they are, at once.
         with task(reporter, "reduction of wide covariates") if data.schema.has_wide_block else nullcontext():
             reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})

@@ -75,7 +75,7 @@ class QuestionsMixin:
     random_state: RandomState = 0
     """Without meaning where nothing is random."""
     progress: bool | None = None
-    saved_analysis_: Analysis | None
+    saved_analysis_: Analysis | None = None
     """The analysis that a loaded model was saved with."""
     _on_rows: FitOnRows | None = None
 
@@ -300,7 +300,6 @@ class QuestionsMixin:
         given: dict[str, Any] = {name: value for name, value in request.items() if value is not None}
         others = {str(name): other._with_rows() for name, other in given.get("compare", {}).items()}
         asked = AnalysisRequest.of(**given)
-        self._fitted()
         saved = None if self._on_rows else self.saved_analysis_
         if saved is not None and (not given or replace(asked, labels=()) == saved.request):
             return saved
@@ -342,7 +341,6 @@ class QuestionsMixin:
         """
         if level is not None:
             check_level(level)
-        self._fitted()
         saved = None if self._on_rows else self.saved_analysis_
         if saved and no_instrument in (None, saved.request.no_instrument) and level in (None, saved.level):
             return saved.diagnosis

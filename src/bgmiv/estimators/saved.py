@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.data.blocks import Level
 from bgmiv.data.formula import FormulaFile, FormulaReader, formula_reader, from_formula
@@ -26,7 +27,9 @@ from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, ObservedTre
 from bgmiv.persist.codec import Codec, reachable
 from bgmiv.persist.folder import ModelFiles, read_model, write_model
 
-__all__ = ["SavedModel", "data_again", "fitted_name", "reader_of", "saved_model", "to_save", "write_saved"]
+__all__ = [
+    "SavedModel", "column_reader", "data_again", "fitted_name", "reader_of", "saved_model", "to_save", "write_saved",
+]  # fmt: skip
 
 # What may stand where a field is declared with a protocol.
 _PLUGS = (
@@ -113,9 +116,14 @@ def reader_of(saved: SavedModel) -> ColumnReader | FormulaReader | None:
     # Whatever formulaic or NumPy say of a formula that nobody typed: here it becomes an error of the file.
     except Exception as error:
         raise ModelFileError(f"the saved formula is refused: {str(error)[:300]}") from error
-    if reader.names != tuple(name for block in saved.fitted.schema.blocks for name in block.input_names):
+    if reader.names != column_reader(saved.fitted.schema).names:
         raise ModelFileError("the saved formula makes other covariates than those of the schema.")
     return reader
+
+
+def column_reader(schema: Schema) -> ColumnReader:
+    """Reads the covariates of a fit from any table, by name."""
+    return ColumnReader(tuple(name for block in schema.blocks for name in block.input_names))
 
 
 def _ask(fitted: FittedMethod, schema: Schema) -> None:
@@ -138,6 +146,7 @@ def _ask(fitted: FittedMethod, schema: Schema) -> None:
 def _codec(classes: tuple[type, ...]) -> Codec:
     if not any(getattr(kind, "compiled", False) for kind in classes):
         return Codec(reachable(SavedModel, *_PLUGS, *classes))
+    check_process()
     import jax
 
     from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, GaussianMixture, Levels
@@ -212,8 +221,8 @@ def data_again(
         "sample_weight": sampling.get("weights"),
         "clusters": clusters or None,
         "covariance": covariance,
-        "treatment_kind": str(schema.treatment.kind.value),
-        "outcome_kind": str(schema.outcome.kind.value),
+        "treatment_kind": schema.treatment.kind,
+        "outcome_kind": schema.outcome.kind,
     }
     if formula:
         rows, _ = from_formula(formula, table, missing="drop", **given)
@@ -223,9 +232,9 @@ def data_again(
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,
         instruments=list(schema.instruments),
-        covariates=[name for block in schema.blocks for name in block.input_names],
+        covariates=column_reader(schema).names,
         blocks={
-            name: str(block.kind.value)
+            name: block.kind
             for block in schema.blocks
             for name in (block.input_names if block.shape is None and not block.from_array else ())
         },
