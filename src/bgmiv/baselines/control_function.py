@@ -159,9 +159,8 @@ class ControlFunctionConfig(MethodConfig):
                 for probability in (first.predicted - _STEP, first.predicted, first.predicted + _STEP)
             )
             return first, Controls(now, (high - low) / (2.0 * _STEP))
-        controls = Controls(first.residuals, -np.ones_like(linear))
         size = _residual_size(columns, first.residuals, rng)
-        return first, controls if size is None else Controls(*(control / size for control in controls))
+        return first, Controls(first.residuals / size, -1.0 / size)
 
 
 class Controls(NamedTuple):
@@ -171,8 +170,8 @@ class Controls(NamedTuple):
     slopes: Floats
 
 
-def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator) -> Floats | None:
-    """How the size of residuals depends on the instruments: its factor at each row, or None where it does not.
+def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator) -> Floats:
+    """How the size of residuals depends on the instruments: its factor at each row, 1 where it does not.
 
     What depends on the covariates alone is left as it is: all is meant given the covariates.
     """
@@ -191,7 +190,9 @@ def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator
     usual = first_stage(of_covariates, sizes, sampling, _MIN_GAIN).predicted
     relative = sizes / np.maximum(usual, _MIN_SIZE * sizes.mean())
     first = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
-    return np.clip(first.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if len(first.kept[0]) > 1 else None
+    if len(first.kept[0]) == 1:
+        return np.ones_like(residuals)
+    return np.clip(first.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE)
 
 
 def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> SieveFunction:

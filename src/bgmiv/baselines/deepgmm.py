@@ -20,7 +20,7 @@ from jax import Array
 
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
-from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.fitted import chosen_preset, with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     CovariateNet,
@@ -30,10 +30,9 @@ from bgmiv.estimators.members import (
     NetMember,
     NetworkConfig,
     NetworkEstimator,
-    Schedule,
     step_factor,
 )
-from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
+from bgmiv.nn.settings import FeatureConfig, Schedule, check_bounds, check_choice
 from bgmiv.progress import Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
@@ -325,9 +324,9 @@ class DeepGMM(NetworkEstimator):
 
     def _config(self) -> DeepGMMConfig:
         check_bounds(self, updates=1)
-        config = chosen_preset(PRESETS, self.preset)
-        game = self._given("batch_size", "damping", "learning_rate")
+        config = with_given(chosen_preset(PRESETS, self.preset), self)
+        game = with_given(config.game, self)
         if self.updates is not None:
-            game["rounds"] = -(-self.updates // 100)
-            game["round_updates"] = -(-self.updates // game["rounds"])
-        return self._with_given(config, "hidden", game=replace(config.game, **game))
+            rounds = -(-self.updates // 100)
+            game = replace(game, rounds=rounds, round_updates=-(-self.updates // rounds))
+        return replace(config, game=game)

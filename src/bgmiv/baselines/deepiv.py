@@ -18,7 +18,7 @@ from jax import Array
 
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.fitted import chosen_preset, with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
@@ -29,12 +29,11 @@ from bgmiv.estimators.members import (
     NetMember,
     NetworkConfig,
     NetworkEstimator,
-    Schedule,
     in_pieces,
     step_factor,
 )
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
-from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
+from bgmiv.nn.settings import FeatureConfig, Schedule, check_bounds, check_choice
 from bgmiv.progress import HistoryRow, Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
@@ -392,5 +391,4 @@ class DeepIV(NetworkEstimator):
     dropout: float | None = None
 
     def _config(self) -> DeepIVConfig:
-        options = ("epochs", "batch_size", "n_components", "n_samples", "hidden", "dropout")
-        return self._with_given(chosen_preset(PRESETS, self.preset), *options)
+        return with_given(chosen_preset(PRESETS, self.preset), self)

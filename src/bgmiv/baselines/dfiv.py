@@ -29,7 +29,7 @@ from bgmiv.data.folds import row_folds
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
 from bgmiv.errors import DataError
-from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.fitted import chosen_preset, with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
@@ -559,6 +559,8 @@ PRESETS = {"default": DFIVConfig, "paper": paper_preset}
 class DFIV(NetworkEstimator):
     """Deep feature instrumental-variable regression (Xu et al., ICLR 2021).
 
+    Arguments left at None take the preset's value.
+
     Args:
         preset: "default", or "paper" (the study's public settings, on inputs as they come).
         epochs: passes of feature updates.
@@ -571,8 +573,6 @@ class DFIV(NetworkEstimator):
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars; None shows them in notebooks only.
-
-    Arguments left at None take the preset's value.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -591,6 +591,5 @@ class DFIV(NetworkEstimator):
     stage2_penalty: float | None = None
 
     def _config(self) -> DFIVConfig:
-        config = chosen_preset(PRESETS, self.preset)
-        training = replace(config.training, **self._given("epochs", "stage1_penalty", "stage2_penalty"))
-        return self._with_given(config, training=training)
+        config = with_given(chosen_preset(PRESETS, self.preset), self)
+        return replace(config, training=with_given(config.training, self))

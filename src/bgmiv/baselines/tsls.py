@@ -48,8 +48,6 @@ class FittedTSLS(FittedMethod):
 
     closed_form = True
 
-    schema: Schema
-    support: LinearSupport
     intercept: float
     coefficients: Floats
     treatment_coefficients: Floats
@@ -77,7 +75,7 @@ class FittedTSLS(FittedMethod):
     @property
     def slope(self) -> float:
         """The effect of one unit of treatment."""
-        if len(self.treatment_coefficients) > 1:
+        if not self.is_line:
             raise ConfigError(
                 "a treatment of several levels has no single slope; use predict, or the coefficients in result.params"
             )
@@ -157,11 +155,10 @@ class TSLSConfig(MethodConfig):
         outcome = data.outcome.astype(np.float64)
         covariates = ordinary_covariates(schema, data.covariates, within.names)
         treatments = schema.treatment.regressors(data.treatment)
-        instruments = data.instruments.astype(np.float64) if self.use_instrument else None
         columns = _Columns(
             covariates=within.residual(covariates),
             treatments=within.residual(treatments),
-            instruments=None if instruments is None else within.residual(instruments),
+            instruments=within.residual(data.instruments.astype(np.float64)) if self.use_instrument else None,
         )
         errors = errors_of(data)
         n_absorbed = max(within.dof(data.groups if errors.ways else None) - 1, 0)
@@ -271,9 +268,16 @@ def _spread_effects(schema: Schema, effects: LevelEffects, own: Floats, coeffici
 def _regression(data: IVData, outcome: Floats, columns: _Columns, n_absorbed: int) -> LinearFit:
     """Constant, covariates and treatment in this order; refuses columns that others determine."""
     exogenous = np.column_stack([np.ones(data.n_rows), columns.covariates])
-    options: dict[str, Any] = {"weights": data.weights, "errors": errors_of(data), "n_absorbed": n_absorbed}
     try:
-        return fit_linear(outcome, exogenous, columns.treatments, columns.instruments, **options)
+        return fit_linear(
+            outcome,
+            exogenous,
+            columns.treatments,
+            columns.instruments,
+            weights=data.weights,
+            errors=errors_of(data),
+            n_absorbed=n_absorbed,
+        )
     except np.linalg.LinAlgError as error:
         raise DataError(
             f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "

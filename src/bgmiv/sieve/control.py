@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from bgmiv.arrays import Floats, Integers
+from bgmiv.distributions import normal_density
 from bgmiv.sieve.bases import Spline, column_products
 from bgmiv.sieve.penalties import Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
@@ -129,5 +130,4 @@ def standardised(residuals: Floats, predicted: Floats, covariates: Floats) -> Fl
 def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
     r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
     p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
-    density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
-    return (treatment - p) * density / (p * (1.0 - p))
+    return (treatment - p) * normal_density(ndtri(p)) / (p * (1.0 - p))

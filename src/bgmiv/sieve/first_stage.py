@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bgmiv.arrays import Floats, Integers
+from bgmiv.data.within import level_slices
 from bgmiv.sieve.penalties import choose_penalties, penalised_solve, ridges_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
@@ -176,5 +176,4 @@ def left_out_errors(
 
 def slices_of(blocks: Sequence[Floats]) -> list[slice]:
     """Where the columns of each block are, side by side."""
-    ends = np.cumsum([0, *(block.shape[1] for block in blocks)]).tolist()
-    return [slice(start, stop) for start, stop in pairwise(ends)]
+    return level_slices([block.shape[1] for block in blocks])

@@ -50,7 +50,6 @@ class SecondStage(NamedTuple):
             `BOUND`: the bias of penalties with each block's prior variance times its number of coefficients, so that
             the length of a row is the largest bias of coefficients that are as long as their prior says.
         ridges: by penalised block; infinite for one that was left out.
-        priors: by penalised block, the prior variance of its coefficients, also of one that was left out.
         left_out: `(n,)` each row's outcome as predicted by coefficients of the other rows or folds, the residuals' part
             aside.
         probabilities: by averaged block, the posterior probability that it has a function.
@@ -59,7 +58,6 @@ class SecondStage(NamedTuple):
     coefficients: Floats
     roots: dict[str, Floats]
     ridges: Floats
-    priors: Floats
     left_out: Floats
     probabilities: dict[int, float]
 
@@ -241,7 +239,7 @@ class _Scores(NamedTuple):
                 middle = middle + way.sign * (count - 1) / count * (scores.T @ scores)
             else:
                 factor = count / (count - 1) * (n - 1) / n * correction
-                middle = middle + way.sign * factor * self.covariance(Errors(ways=(way._replace(sign=1.0),)))
+                middle = middle + factor * self.covariance(Errors(ways=(way,)))
         return mended(errors, middle)
 
     def _without(self, cluster: Integers, inverse: Floats) -> Floats:
@@ -362,7 +360,6 @@ def second_stage(
             STRENGTH: turn[:, kept] @ root[len(kept) :],
         },
         ridges=penalties.ridges,
-        priors=priors,
         left_out=problem.outcome - errors[:, 0],
         probabilities={i: float(shares @ variances[:, blocks[i]].any(axis=1)) for i in averaged},
     )
@@ -443,7 +440,7 @@ def _choose(
         else:
             seen = None if sizes is None else BlockEvidence.of(sizes.moments, blocks[i])
             priors[i] = evidence.expected(penalties.variance, units[i], seen)
-    models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
+    models = Averaged(np.ones(1), np.zeros((1, 0)), np.zeros((1, 0)))
     own = np.concatenate([every[:0], *(every[blocks[i]] for i in averaged)])
     if averaged:
         without = penalties.ridges.copy()
@@ -452,12 +449,12 @@ def _choose(
         each_block = [priors_of(shapes, deviation) for shapes in averaged.values()]
         joint = None if sizes is None else sizes.joint(own, deviation)
         models = average_priors(Evidence.of(penalties.moments, own), each_block, joint)
-    variances, ridges = np.zeros((len(models), len(moments))), np.tile(penalties.moments.ridges, (len(models), 1))
-    variances[:, own] = [model.allowed for model in models]
+    ridges = np.tile(penalties.moments.ridges, (len(models.shares), 1))
+    variances = np.zeros_like(ridges)
+    variances[:, own] = models.allowed
     with np.errstate(divide="ignore"):
-        ridges[:, own] = penalties.variance / np.array([model.expected for model in models])
-    shares = np.array([model.probability for model in models])
-    return _Choice(penalties, list(averaged), priors, shares, ridges, variances)
+        ridges[:, own] = penalties.variance / models.expected
+    return _Choice(penalties, list(averaged), priors, models.shares, ridges, variances)
 
 
 def _root(covariance: Floats) -> Floats:
