@@ -151,20 +151,24 @@ class HeldOutPredictions(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FittedMethod(ABC):
+class _WithEvidence:
+    """The one field that all fitted methods have."""
+
+    evidence: FitEvidence | None = field(default=None, kw_only=True)
+
+
+class FittedMethod(_WithEvidence, ABC):
     """A fitted method: immutable, and complete without the rows it was fitted on.
 
-    A final subclass is a frozen dataclass that gives `encode` and `at`; what a method does not have (intervals,
-    held-out rows, latents) stays as it is here.
+    A final subclass is a frozen dataclass with the fields `schema` and `support`, and gives `encode` and `at`; what a
+    method does not have (intervals, held-out rows, latents) stays as it is here.
 
     Attributes:
-        schema, support: what the fit keeps of its data.
         evidence: what held-out rows say of the fit; None until `judge_fit` has looked at them.
     """
 
     schema: Schema
     support: LinearSupport
-    evidence: FitEvidence | None = field(default=None, kw_only=True)
     closed_form: ClassVar[bool] = False
     """Whether it is fitted again in a moment, so that rows can be held out after the fit."""
 

@@ -279,6 +279,8 @@ class FittedKIV(FittedMethod):
     closed_form = True
 
     config: KIVConfig
+    schema: Schema
+    support: LinearSupport
     scaler: Scaler
     kernel: GaussianKernel
     points: Floats

@@ -48,6 +48,8 @@ class FittedTSLS(FittedMethod):
 
     closed_form = True
 
+    schema: Schema
+    support: LinearSupport
     intercept: float
     coefficients: Floats
     treatment_coefficients: Floats

@@ -13,11 +13,13 @@ from bgmiv.covariance import ErrorsName
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, role_label
 from bgmiv.data.query import Encoded, Query, Rows
+from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FittedMethod, MethodConfig
 from bgmiv.intervals import Sources
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
+from bgmiv.support import LinearSupport
 
 __all__ = [
     "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number", "chosen_preset",
@@ -37,6 +39,8 @@ class FittedSieve(FittedMethod):
         errors: what the covariance allows for: "classical", "robust" or "clustered".
     """
 
+    schema: Schema
+    support: LinearSupport
     reduction: FittedReduction
     function: SieveFunction
     errors: ErrorsName

@@ -234,6 +234,8 @@ class FittedMembers(FittedMethod):
         held_out_rows: positions of the rows that each was not trained on.
     """
 
+    schema: Schema
+    support: LinearSupport
     config: NetworkConfig
     reduction: FittedReduction
     scaler: Scaler
