@@ -30,7 +30,7 @@ from scipy.sparse import csr_array
 
 from bgmiv.arrays import Floats, Integers
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import role_label, setting, warn_user
+from bgmiv.data.messages import FloatArray, role_label, setting, warn_user
 from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
 
 __all__ = [
@@ -248,7 +248,7 @@ def fit_linear(
     treatment: Floats,
     instruments: Floats | None = None,
     *,
-    weights: Floats | None = None,
+    weights: FloatArray | None = None,
     errors: Errors = ROBUST,
     n_absorbed: int = 0,
 ) -> LinearFit:

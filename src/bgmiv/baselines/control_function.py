@@ -279,7 +279,5 @@ class ControlFunction(SeededEstimator):
         2.0
     """
 
+    presets = PRESETS
     fitted_class = FittedControlFunction
-
-    def _config(self) -> ControlFunctionConfig:
-        return ControlFunctionConfig(use_instrument=self.use_instrument)

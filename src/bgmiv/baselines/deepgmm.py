@@ -10,7 +10,7 @@ with $\tilde r$ the residual of the current g, held fixed. At $\lambda = 0$ this
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax import Array
 
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
-from bgmiv.estimators.fitted import chosen_preset, with_given
+from bgmiv.estimators.fitted import with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     CovariateNet,
@@ -313,9 +313,9 @@ class DeepGMM(NetworkEstimator):
         analysis, NeurIPS. Optimistic Adam: C. Daskalakis et al. (2018), Training GANs with optimism, ICLR.
     """
 
+    presets = PRESETS
     fitted_class = FittedDeepGMM
 
-    preset: Literal["default", "paper"] = "default"
     updates: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
@@ -324,7 +324,7 @@ class DeepGMM(NetworkEstimator):
 
     def _config(self) -> DeepGMMConfig:
         check_bounds(self, updates=1)
-        config = with_given(chosen_preset(PRESETS, self.preset), self)
+        config = super()._config()
         game = with_given(config.game, self)
         if self.updates is not None:
             rounds = -(-self.updates // 100)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import log
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,6 @@ from jax import Array
 
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.estimators.fitted import chosen_preset, with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
@@ -380,15 +379,12 @@ class DeepIV(NetworkEstimator):
         al. (2021), Learning deep features in instrumental variable regression, ICLR, and its public code.
     """
 
+    presets = PRESETS
     fitted_class = FittedDeepIV
 
-    preset: Literal["default", "paper"] = "default"
     epochs: int | None = None
     batch_size: int | None = None
     n_components: int | None = None
     n_samples: int | None = None
     hidden: tuple[int, ...] | None = None
     dropout: float | None = None
-
-    def _config(self) -> DeepIVConfig:
-        return with_given(chosen_preset(PRESETS, self.preset), self)

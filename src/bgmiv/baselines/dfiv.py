@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,7 +29,7 @@ from bgmiv.data.folds import row_folds
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
 from bgmiv.errors import DataError
-from bgmiv.estimators.fitted import chosen_preset, with_given
+from bgmiv.estimators.fitted import with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
@@ -583,13 +583,13 @@ class DFIV(NetworkEstimator):
         (3,)
     """
 
+    presets = PRESETS
     fitted_class = FittedDFIV
 
-    preset: Literal["default", "paper"] = "default"
     epochs: int | None = None
     stage1_penalty: float | None = None
     stage2_penalty: float | None = None
 
     def _config(self) -> DFIVConfig:
-        config = with_given(chosen_preset(PRESETS, self.preset), self)
+        config = super()._config()
         return replace(config, training=with_given(config.training, self))

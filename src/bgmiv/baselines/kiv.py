@@ -17,14 +17,7 @@ from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.data.within import level_slices
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import (
-    MethodConfig,
-    check_instrument,
-    check_no_weights,
-    check_one_number,
-    chosen_preset,
-    with_given,
-)
+from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Floats
 from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, kernel_pieces, median_lengthscales
@@ -345,14 +338,12 @@ class KIV(SeededEstimator):
         (3,)
     """
 
+    presets = PRESETS
     fitted_class = FittedKIV
 
     preset: Literal["default", "paper"] = "default"
     validation: Literal["projected", "original"] | None = None
     scaling: RoleScaling | None = None
-
-    def _config(self) -> KIVConfig:
-        return with_given(chosen_preset(PRESETS, self.preset), self)
 
 
 def _scaled(affine: Affine, values: np.ndarray) -> Floats:

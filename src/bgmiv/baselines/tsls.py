@@ -235,11 +235,9 @@ class TSLS(IVEstimator):
         array([ 1., -4.])
     """
 
+    presets = PRESETS
     fitted_class = FittedTSLS
     saved_parts = (TSLSConfig,)
-
-    def _config(self) -> TSLSConfig:
-        return TSLSConfig(self.use_instrument)
 
 
 def _treatment_names(treatment: Variable) -> list[str]:

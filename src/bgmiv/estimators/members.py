@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -374,6 +374,7 @@ class NetworkConfig(MethodConfig):
 class NetworkEstimator(SeededEstimator):
     """An estimator whose fitted result holds members and whose arguments left at None take the preset's value."""
 
+    preset: Literal["default", "paper"] = "default"
     members: int | None = None
     held_out: float | None = None
     scaling: RoleScaling | None = None
