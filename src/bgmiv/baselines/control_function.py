@@ -17,7 +17,7 @@ from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, usable_rows
 from bgmiv.preprocess.reduction import BlockReduction
-from bgmiv.progress import Reporter, silent
+from bgmiv.progress import Reporter, silent, task
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products
 from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
@@ -126,15 +126,13 @@ class ControlFunctionConfig(MethodConfig):
         data = usable_rows(data, "the control function", use_instrument=self.use_instrument)
         if data.n_rows < _MIN_ROWS:
             raise DataError(f"the control function needs at least {_MIN_ROWS} rows, got {data.n_rows}; pass more rows.")
-        reporter.start("control function", 2)
         rng = np.random.default_rng([0, seed])
         reduction = BlockReduction().fit(data)
         columns = Columns.of(reduction.apply(data), rng, splines=_SPLINES, segments=_SEGMENTS)
-        first, controls = self._first_stage(columns, rng)
-        reporter.advance(1, {})
-        function = _second_stage(columns, first, controls)
-        reporter.advance(1, {})
-        reporter.finish()
+        with task(reporter, "first stage, 1 of 2"):
+            first, controls = self._first_stage(columns, rng)
+        with task(reporter, "second stage, 2 of 2"):
+            function = _second_stage(columns, first, controls)
         warn_of_shrunk(columns.n_shrunk)
         return FittedControlFunction(
             schema=data.schema,

@@ -120,7 +120,7 @@ class FeatureNet(eqx.Module):
     blocks: BlockFeatures
     layers: tuple[_Layer, ...]
 
-    def __init__(self, n_columns: int, blocks: BlockFeatures, shapes: tuple[LayerShape, ...], *, key: Array) -> None:
+    def __init__(self, n_columns: int, blocks: BlockFeatures, shapes: Shapes, *, key: Array) -> None:
         widths = (n_columns + blocks.width, *(shape.width for shape in shapes))
         # One call of the generator: compiling one for each kernel takes longer than a small fit.
         draws = RandomNumbers(key, sum((a + 1) * b for a, b in pairwise(widths)))

@@ -119,8 +119,12 @@ class KIVConfig(MethodConfig):
         if stage1 is not None and self.validation == "projected":
             curves = stage1.leave_out(curves, None if data.groups is None else data.groups[first])
         squares = (y[first][:, None] - curves) ** 2
-        chosen = choose_penalty(_by_group(squares, data.groups, first), self.standard_errors)
         losses = squares.mean(axis=0)
+        if data.groups is not None:
+            # Groups are what is independent.
+            codes = np.unique(data.groups[first], return_inverse=True)[1]
+            squares = cluster_sums(squares, codes, int(codes.max()) + 1)
+        chosen = choose_penalty(squares, self.standard_errors)
         reporter.advance(1, {"loss": float(losses[chosen])})
         reporter.finish()
         return FittedKIV(
@@ -228,14 +232,6 @@ def _second_stage(means: Floats, outcome: Floats) -> Floats:
     eigenvalues, basis = np.linalg.eigh(means.T @ means)
     moments = basis.T @ (means.T @ outcome)
     return basis @ (moments[:, None] / (np.maximum(eigenvalues, 0.0)[:, None] + len(means) * _PENALTIES))
-
-
-def _by_group(squares: Floats, groups: NDArray[np.integer] | None, rows: np.ndarray) -> Floats:
-    """Losses `(n, g)` of rows summed by group, so that groups are what is independent."""
-    if groups is None:
-        return squares
-    codes = np.unique(groups[rows], return_inverse=True)[1]
-    return cluster_sums(squares, codes, int(codes.max()) + 1)
 
 
 def choose_penalty(squares: Floats, standard_errors: float) -> int:

@@ -14,7 +14,7 @@ from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.schema import BlockKind, Schema, Variable
+from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.data.within import LevelEffects, Within, level_slices, ordinary_columns, ordinary_covariates
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
@@ -22,7 +22,7 @@ from bgmiv.estimators.fitted import MethodConfig, usable_rows
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Source, Sources
 from bgmiv.persist.codec import unsaved
-from bgmiv.progress import Reporter, silent
+from bgmiv.progress import Reporter, silent, task
 from bgmiv.support import LinearSupport
 
 __all__ = ["PRESETS", "TSLS", "FittedTSLS", "TSLSConfig"]
@@ -153,7 +153,6 @@ class TSLSConfig(MethodConfig):
         schema, within = data.schema, Within.of(data.schema, data.covariates, data.weights)
         kept = ordinary_columns(schema, within.names)
         self._check(data, within, len(kept))
-        reporter.start("2SLS", 1)
         outcome = data.outcome.astype(np.float64)
         covariates = ordinary_covariates(schema, data.covariates, within.names)
         treatments = schema.treatment.regressors(data.treatment)
@@ -165,9 +164,8 @@ class TSLSConfig(MethodConfig):
         errors = errors_of(data)
         n_absorbed = max(within.dof(data.groups if errors.ways else None) - 1, 0)
         net_outcome = within.residual(outcome)
-        regression = _regression(data, net_outcome, columns, n_absorbed)
-        reporter.advance(1, {})
-        reporter.finish()
+        with task(reporter, "2SLS"):
+            regression = _regression(data, net_outcome, columns, n_absorbed)
 
         estimates = regression.coefficients
         coefficients = np.zeros(schema.n_covariates)
@@ -240,12 +238,6 @@ class TSLS(IVEstimator):
     saved_parts = (TSLSConfig,)
 
 
-def _treatment_names(treatment: Variable) -> list[str]:
-    if treatment.width == 1:
-        return [treatment.name]
-    return [f"{treatment.name}={level}" for level in (treatment.levels or ())[1:]]
-
-
 class _Columns(NamedTuple):
     """Columns of the regression, net of absorbed indicators; there are no instruments in ordinary least squares."""
 
@@ -297,9 +289,18 @@ def _fit_linearmodels(data: IVData, outcome: Floats, columns: _Columns, kept: Se
     # linearmodels makes six copies of its own.
     exogenous = pd.DataFrame(columns.covariates, columns=names, copy=False)
     exogenous.insert(0, constant, 1.0)
-    treatments = pd.DataFrame(columns.treatments, columns=_treatment_names(schema.treatment))
+    treatment = schema.treatment
+    treatment_names = [f"{treatment.name}={level}" for level in (treatment.levels or ())[1:]]
+    if treatment.width == 1:
+        treatment_names = [treatment.name]
+    treatments = pd.DataFrame(columns.treatments, columns=treatment_names)
     parts = (pd.concat([exogenous, treatments], axis=1), None, None)
     if columns.instruments is not None:
         parts = (exogenous, treatments, pd.DataFrame(columns.instruments, columns=list(schema.instruments)))
     model = IV2SLS(pd.Series(outcome, name=schema.outcome.name), *parts, weights=data.weights)
-    return model.fit(**errors_of(data).linearmodels, debiased=True)
+    errors = errors_of(data)
+    options: dict[str, Any] = {"cov_type": "unadjusted" if errors.classical else "robust"}
+    if errors.ways:
+        # Intersections are its own.
+        options = {"cov_type": "clustered", "clusters": np.column_stack([way.codes for way in errors.ways[:2]])}
+    return model.fit(**options, debiased=True)

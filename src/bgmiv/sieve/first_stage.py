@@ -6,8 +6,7 @@ hundreds of columns need little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +24,8 @@ __all__ = ["FirstStage", "LeftOut", "first_stage", "left_out_errors", "one_threa
 _MIN_LEFT_OUT = 1e-3
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Hundreds of matrices this small: several threads spend their time waiting for one another."""
-    with threadpool_limits(limits=1, user_api="blas"):
-        yield
+one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
+"""For hundreds of matrices this small: several threads spend their time waiting for one another."""
 
 
 class FirstStage(NamedTuple):
@@ -57,7 +53,7 @@ class FirstStage(NamedTuple):
         return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), targets[:0])
 
 
-@one_thread()
+@one_thread
 def first_stage(blocks_at: BlocksAt, targets: Floats, sampling: Sampling, min_gain: float) -> FirstStage:
     r"""Predict the targets by the instruments.
 

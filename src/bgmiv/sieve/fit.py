@@ -257,7 +257,10 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: floa
     coefficients = columns.first_stage(blocks_at, predicted, min_gain).coefficients
     beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
-    return columns.with_expected(beyond)
+    covariates, kept = columns.covariates._replace(expected=beyond), columns.kept
+    if kept is not None:
+        kept = kept | {"expected": covariates.expected_of(kept)}
+    return columns._replace(covariates=covariates, kept=kept)
 
 
 def _regression(columns: Columns, first: FirstStage, terms: Sequence[str], n_controls: int) -> Regression:

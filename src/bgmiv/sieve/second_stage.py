@@ -265,7 +265,7 @@ class _Scores(NamedTuple):
         return left_out_score(gram, score.reshape(2, size).T, inverse).T.ravel()
 
 
-@one_thread()
+@one_thread
 def second_stage(
     problem: Regression, n_unpenalised: int, min_gain: float, known: FunctionSizes | None = None
 ) -> SecondStage:
@@ -422,23 +422,20 @@ def _choose(
         units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, TINY)
         averaged = dict(known.averaged)
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=unpenalised, units=units)
-    sizes = None
-    if known is not None and known.observed is not None:
+    observed, sizes = None if known is None else known.observed, None
+    if observed is not None:
         # Averaged blocks have no penalty in it.
         of_blocks = penalties.ridges.copy()
         of_blocks[list(averaged)] = 0.0
-        sizes = known.observed.fit(
-            problem.outcome,
-            problem.sampling,
-            ridges_of(blocks, of_blocks, unpenalised)[: len(moments) - problem.n_controls],
-        )
+        by_column = ridges_of(blocks, of_blocks, unpenalised)[: len(moments) - problem.n_controls]
+        sizes = observed.fit(problem.outcome, problem.sampling, by_column)
     priors = penalties.variance / penalties.ridges
     for i, evidence in penalties.left_out.items():
         # Also of those that gain something but too little to enter.
         if known is None:
             priors[i] = evidence.likely(penalties.variance)
         else:
-            seen = None if sizes is None else BlockEvidence.of(sizes.moments, blocks[i])
+            seen = None if sizes is None else BlockEvidence.of(sizes, blocks[i])
             priors[i] = evidence.expected(penalties.variance, units[i], seen)
     models = Averaged(np.ones(1), np.zeros((1, 0)), np.zeros((1, 0)))
     own = np.concatenate([every[:0], *(every[blocks[i]] for i in averaged)])
@@ -447,7 +444,7 @@ def _choose(
         without[list(averaged)] = np.inf
         deviation = np.sqrt(unexplained(without))
         each_block = [priors_of(shapes, deviation) for shapes in averaged.values()]
-        joint = None if sizes is None else sizes.joint(own, deviation)
+        joint = None if observed is None or sizes is None else observed.joint(sizes, own, deviation)
         models = average_priors(Evidence.of(penalties.moments, own), each_block, joint)
     ridges = np.tile(penalties.moments.ridges, (len(models.shares), 1))
     variances = np.zeros_like(ridges)
