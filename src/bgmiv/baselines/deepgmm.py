@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
+from bgmiv.data.scaling import UNSCALED, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
 from bgmiv.estimators.fitted import with_given
 from bgmiv.estimators.members import (
@@ -263,10 +263,9 @@ def paper_preset() -> DeepGMMConfig:
     20,000 updates of plain Adam (0.5, 0.9) at 5e-4 and 2.5e-3, the moment norm's own penalty alone, roles in their own
     units, the last g taken.
     """
-    unscaled = RoleScaling(Identity(), Identity(), Identity(), Identity())
     game = MomentGame(100, 200, None, 5e-4, critic_steps=5, damping=0.0, optimistic=False, schedule="constant")
     return DeepGMMConfig(
-        covariates=FeatureConfig(), game=game, members=1, held_out=0.0, reduction=None, scaling=unscaled
+        covariates=FeatureConfig(), game=game, members=1, held_out=0.0, reduction=None, scaling=UNSCALED
     )
 
 

@@ -26,7 +26,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from numpy.typing import NDArray
 
 from bgmiv.data.folds import row_folds
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
+from bgmiv.data.scaling import UNSCALED, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
 from bgmiv.errors import DataError
 from bgmiv.estimators.fitted import with_given
@@ -548,7 +548,7 @@ def paper_preset() -> DFIVConfig:
         members=1,
         held_out=0.0,
         reduction=None,
-        scaling=RoleScaling(Identity(), Identity(), Identity(), Identity()),
+        scaling=UNSCALED,
     )
 
 

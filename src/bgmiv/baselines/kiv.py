@@ -12,7 +12,7 @@ from bgmiv.covariance import cluster_sums
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
+from bgmiv.data.scaling import UNSCALED, Affine, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.data.within import level_slices
 from bgmiv.errors import DataError
@@ -302,9 +302,8 @@ class FittedKIV(FittedMethod):
 
 def paper_preset() -> KIVConfig:
     """The DFIV study's public settings: raw units, one joint kernel exp(−d²/median d²), the original criterion."""
-    raw = RoleScaling(Identity(), Identity(), Identity(), Identity())
     return KIVConfig(
-        validation="original", standard_errors=0.0, lengthscales="joint", width=float(np.sqrt(0.5)), scaling=raw
+        validation="original", standard_errors=0.0, lengthscales="joint", width=float(np.sqrt(0.5)), scaling=UNSCALED
     )
 
 

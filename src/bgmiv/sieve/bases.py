@@ -108,8 +108,7 @@ class Spline(NamedTuple):
         rotation = rotation / np.sqrt(np.sum((rest @ rotation) ** 2))
         # Either sign is an eigenvector: that which rises at the right end.
         signs = np.sign(rest[np.argmax(points)] @ rotation)
-        rotation = rotation * np.where(signs == 0.0, 1.0, signs)
-        return cls(knots, line, rotation)
+        return cls(knots, line, rotation * np.where(signs == 0.0, 1.0, signs))
 
     def __call__(self, values: Floats) -> Floats:
         """The functions at `(n,)` values, `(n, m)`."""
@@ -307,11 +306,6 @@ class TreatmentBasis(NamedTuple):
     def n_linear(self) -> int:
         """How many linear terms there are."""
         return max(self.levels - 1, 1)
-
-    @property
-    def ordered(self) -> bool:
-        """Whether it is a number with few values, between which its spline is straight."""
-        return self.spline is not None and self.spline.degree == 1
 
     @property
     def sizes(self) -> dict[str, int]:

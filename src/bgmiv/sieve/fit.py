@@ -311,7 +311,8 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
         if len(variances) > 1:
             others = np.sqrt(variances[1:]) / np.sqrt(variances[1:]).sum()
             shares[2] = np.append(1.0 - _S_SHAPED, _S_SHAPED * others)
-        probabilities = _STEPS if columns.treatment.ordered else _CURVES
+        spline = columns.treatment.spline
+        probabilities = _CURVES if spline is None or spline.degree > 1 else _STEPS
         averaged[penalised.index("curve")] = [
             Prior(share / share.sum() / variances, probability, smooth=share is shares[0])
             for share, probability in zip(shares, probabilities, strict=True)

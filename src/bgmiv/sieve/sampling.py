@@ -109,8 +109,8 @@ class Sampling(NamedTuple):
         It has no small-sample correction, and CR1 in the place of the jackknife.
         """
         middle: Any = 0.0
-        sums: list[Any] = [0.0 for _ in self.errors.ways]
         noise: Any = 0.0
+        sums: list[Any] = [0.0] * len(self.errors.ways)
         count = 0
         for rows, parts in pieces:
             if self.errors.classical:
