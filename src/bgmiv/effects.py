@@ -126,9 +126,10 @@ def interval_at(
     whole: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in _ARRAYS
     }
-    names = parts[0].std_errors
-    errors = {name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in names}
-    return replace(parts[0], std_errors=errors, **whole)
+    whole["std_errors"] = {
+        name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
+    }
+    return replace(parts[0], **whole)
 
 
 class Average(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.interpolate import BSpline, CubicSpline
 
-from bgmiv.arrays import Floats, Integers
+from bgmiv.arrays import Floats, Integers, means_and_spreads
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
@@ -185,7 +185,7 @@ class ColumnBasis(NamedTuple):
             {'constant': 1, 'linear': 2, 'moderators': 2, 'splines': 16, 'spline interactions': 16, 'products': 3,
              'fourier features': 60, 'expected': 0}
         """
-        shift, scale = _standard(columns)
+        shift, scale = means_and_spreads(columns)
         z = (columns - shift) / scale
         used = _independent(z)
         z, scale = z[:, used], scale[used] * _orientation(z[:, used])
@@ -248,12 +248,6 @@ class ColumnBasis(NamedTuple):
         return np.hstack([functions[kind] for kind in NONLINEAR]) @ self.expected
 
 
-def _standard(columns: Floats) -> tuple[Floats, Floats]:
-    """By which columns are standardised: their means, and their standard deviations, or 1 for a constant."""
-    spread = columns.std(axis=0)
-    return columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
-
-
 def _independent(z: Floats) -> Integers:
     """Positions of standardised columns that are no linear combinations of those before them.
 
@@ -297,7 +291,7 @@ class TreatmentBasis(NamedTuple):
     def fit(cls, values: Floats, levels: int, splines: int, *, segments: int = 9) -> TreatmentBasis:
         """The basis of `(n,)` treatments, numbers or codes of levels, with as many spline functions at most."""
         linear = _linear(values, levels)
-        shift, scale = _standard(linear)
+        shift, scale = means_and_spreads(linear)
         t = (linear[:, 0] - shift[0]) / scale[0]
         curved = not levels and splines > 0 and len(np.unique(t)) > 2
         return cls(shift, scale, levels, Spline.fit(t, splines, segments=segments) if curved else None)

@@ -7,7 +7,7 @@ hundreds of columns need little memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -23,8 +23,9 @@ __all__ = ["FirstStage", "LeftOut", "first_stage", "left_out_errors", "one_threa
 # What a row that determines its own prediction leaves of its error.
 _MIN_LEFT_OUT = 1e-3
 
+_F = TypeVar("_F")
 
-one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
+one_thread: Callable[[_F], _F] = threadpool_limits.wrap(limits=1, user_api="blas")
 """For hundreds of matrices this small: several threads spend their time waiting for one another."""
 
 

@@ -102,11 +102,11 @@ class SieveFit(NamedTuple):
     function: SieveFunction
     left_out: Floats
     residuals: Floats
-    n_shrunk: int = 0
+    n_shrunk: int
 
     def left_out_errors(self, data: IVData) -> Floats:
         """Errors of left-out predictions given, as in the regression itself, the first stage's residuals too."""
-        root = np.ones((data.n_rows, 1)) if data.weights is None else np.sqrt(data.weights, dtype=np.float64)[:, None]
+        root = np.sqrt(data.full_weights)[:, None]
         controls, errors = np.column_stack([np.ones(data.n_rows), self.residuals]), data.outcome - self.left_out
         fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
         return errors - fitted

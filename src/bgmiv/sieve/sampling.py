@@ -64,8 +64,7 @@ class Sampling(NamedTuple):
         order = np.argsort(fold, kind="stable")
         folds = level_slices(np.unique(fold, return_counts=True)[1].tolist())
         rows = data.take(order)
-        weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights.astype(np.float64)
-        return cls(weights, rows.groups, folds, errors_of(rows)), rows, order
+        return cls(rows.full_weights, rows.groups, folds, errors_of(rows)), rows, order
 
     @property
     def n_rows(self) -> int:
