@@ -16,7 +16,7 @@ from bgmiv.data.query import Encoded, Query, Rows, query_along, query_at
 from bgmiv.data.schema import Schema
 from bgmiv.effects import average, contrast, estimate_at, predict, slope_query
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.fitted import average_in_parts
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Estimate, Interval, Source, interval_of
 
 RNG = np.random.default_rng(0)
@@ -53,8 +53,7 @@ class Known:
     def factors(self, query: Query) -> tuple[Source, ...]:
         return (Source("sampling", np.broadcast_to(0.1 * query.treatment, query.shape)[None], np.inf),)
 
-    def average_factors(self, query: Query) -> tuple[Source, ...]:
-        return average_in_parts(self.factors, query)
+    average_factors = FittedMethod.average_factors
 
     def in_support(self, query: Query) -> np.ndarray:
         return np.broadcast_to(np.abs(query.treatment) < 2.0, query.shape)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, lapack, qr, solve_triangular
@@ -30,7 +30,7 @@ from scipy.sparse import csr_array
 
 from bgmiv.arrays import Floats, Integers
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import role_label, setting, warn_user
+from bgmiv.data.messages import FloatArray, role_label, setting, warn_user
 from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
 
 __all__ = [
@@ -87,13 +87,6 @@ class Errors:
     def without_jackknife(self) -> Errors:
         """The same by CR1 alone."""
         return Errors(self.classical, tuple(way._replace(jackknife=False) for way in self.ways))
-
-    @property
-    def linearmodels(self) -> dict[str, Any]:
-        """As linearmodels takes them, whose clustered covariance is CR1."""
-        if not self.ways:
-            return {"cov_type": "unadjusted" if self.classical else "robust"}
-        return {"cov_type": "clustered", "clusters": np.column_stack([way.codes for way in self.ways[:2]])}
 
     def dof(self, residual: float = np.inf) -> float:
         """Degrees of freedom: those of the residuals, or the smallest number of clusters less one."""
@@ -248,7 +241,7 @@ def fit_linear(
     treatment: Floats,
     instruments: Floats | None = None,
     *,
-    weights: Floats | None = None,
+    weights: FloatArray | None = None,
     errors: Errors = ROBUST,
     n_absorbed: int = 0,
 ) -> LinearFit:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import chdtr, chdtrc, chdtri, fdtrc, fdtri, stdtr, stdtrit
+from scipy.special import chdtrc, chdtri, fdtrc, fdtri, stdtrit
 
-__all__ = [
-    "chi2_probability", "chi2_quantile", "chi2_tail", "f_quantile", "f_tail", "normal_density", "student_quantile",
-    "student_tail",
-]  # fmt: skip
+__all__ = ["chi2_quantile", "chi2_tail", "f_quantile", "f_tail", "normal_density", "student_quantile"]
 
 
 def student_quantile(probability: float, dof: Any) -> Any:
@@ -21,11 +18,6 @@ def student_quantile(probability: float, dof: Any) -> Any:
         array([2.57, 1.96])
     """
     return stdtrit(dof, probability)
-
-
-def student_tail(t: Any, dof: Any) -> Any:
-    """The probability beyond t of Student's t."""
-    return stdtr(dof, -np.asarray(t))
 
 
 def f_quantile(probability: float, n: float, dof: float) -> float:
@@ -47,11 +39,6 @@ def f_tail(f: float, n: float, dof: float) -> float:
 def chi2_quantile(probability: float, dof: float) -> float:
     """A quantile of the chi-squared distribution."""
     return float(chdtri(dof, 1.0 - probability))
-
-
-def chi2_probability(x: Any, dof: float) -> Any:
-    """The probability up to x of the chi-squared distribution."""
-    return chdtr(dof, np.maximum(x, 0.0))
 
 
 def chi2_tail(x: float, dof: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
@@ -21,7 +21,7 @@ from bgmiv.support import LinearSupport
 
 __all__ = [
     "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "Measured", "MethodConfig", "Networks",
-    "average_in_parts", "in_parts",
+    "in_parts",
 ]  # fmt: skip
 
 MAX_FACTOR_POINTS = 50_000
@@ -224,7 +224,12 @@ class FittedMethod(_WithEvidence, ABC):
 
     def average_factors(self, query: Query) -> Sources:
         """The same of weighted averages of `at` over the rows, with factors `(k, m)` or `(k, m, K)`."""
-        return average_in_parts(self.factors, query)
+        shares, parts = query.rows.shares, []
+        for some, part in in_parts(query, MAX_FACTOR_POINTS // len(query.treatment)):
+            sources = self.factors(part)
+            parts.append([np.tensordot(source.factors, shares[some], axes=(2, 0)) for source in sources])
+        totals = [np.sum(means, axis=0) for means in zip(*parts, strict=True)]
+        return tuple(source._replace(factors=total) for source, total in zip(sources, totals, strict=True))
 
     @property
     def max_factor_rows(self) -> int:
@@ -264,13 +269,3 @@ def in_parts(query: Query, max_rows: int) -> Iterator[tuple[slice, Query]]:
     for start in range(0, n, size):
         some = slice(start, start + size)
         yield some, query.take(some)
-
-
-def average_in_parts(factors: Callable[[Query], Sources], query: Query) -> Sources:
-    """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
-    shares, parts = query.rows.shares, []
-    for some, part in in_parts(query, MAX_FACTOR_POINTS // len(query.treatment)):
-        sources = factors(part)
-        parts.append([np.tensordot(source.factors, shares[some], axes=(2, 0)) for source in sources])
-    totals = [np.sum(means, axis=0) for means in zip(*parts, strict=True)]
-    return tuple(source._replace(factors=total) for source, total in zip(sources, totals, strict=True))

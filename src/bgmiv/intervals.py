@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chndtrix, ndtr, ndtri
+from scipy.special import chndtrix, ndtr, ndtri, stdtr
 
 from bgmiv.arrays import TINY, Floats
 from bgmiv.data.files import Tabular
-from bgmiv.distributions import student_quantile, student_tail
+from bgmiv.distributions import student_quantile
 from bgmiv.errors import ConfigError
 from bgmiv.numerals import percent, robust_set_text
 
@@ -243,7 +243,7 @@ def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: An
     b, se, dof = (np.asarray(values, np.float64) for values in (estimates, std_errors, dof))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = b / se
-    columns = {"b": b, "se": se, "t": t, "p": 2.0 * student_tail(np.abs(t), dof)}
+    columns = {"b": b, "se": se, "t": t, "p": 2.0 * stdtr(dof, -np.abs(t))}
     for level in (95, 90):
         half = student_quantile(0.5 + level / 200.0, dof) * se
         columns |= {f"ci{level}l": b - half, f"ci{level}u": b + half}
@@ -340,7 +340,6 @@ def biased_quantile(bias: Floats, quantile: float) -> Floats:
         array([1.96, 2.65, 6.64])
     """
     beyond = 2.0 * ndtr(-quantile)
-    # Far from zero one side alone counts, and the other distribution fails.
-    far = bias > _FAR
-    near = np.sqrt(chndtrix(1.0 - beyond, 1, np.where(far, 0.0, bias) ** 2))
-    return np.where(far, bias - ndtri(beyond), near)
+    # Further from zero one side alone counts, and the distribution fails.
+    near = np.minimum(bias, _FAR)
+    return bias - near + np.sqrt(chndtrix(1.0 - beyond, 1, near**2))

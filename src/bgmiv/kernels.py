@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, solve_triangular
 from scipy.spatial.distance import cdist, pdist
 
-__all__ = ["GaussianKernel", "KernelFeatures", "fit_features", "median_lengthscales"]
+__all__ = ["GaussianKernel", "KernelFeatures", "fit_features", "kernel_pieces", "median_lengthscales"]
 
 Floats = NDArray[np.float64]
 
@@ -20,9 +20,7 @@ _DIRECT_WIDTH = 16
 _TOLERANCE = 1e-12
 # Medians over more rows change nothing that matters and cost the square of their number.
 _MEDIAN_ROWS = 2000
-# Values of a column whose pairs are counted instead of compared row by row.
-_FEW_VALUES = 20
-# New rows are mapped in pieces of about this many kernel entries (128 MB).
+# So many kernel entries are computed together (128 MB).
 _PIECE = 1 << 24
 
 
@@ -38,37 +36,23 @@ def median_lengthscales(values: Floats, groups: Sequence[slice]) -> Floats:
     """
     scales = np.ones(values.shape[1])
     for group in groups:
-        # Of the few values of an indicator or a scale, each pair once, however many rows have it.
-        chosen, counts = np.ascontiguousarray(values[:_MEDIAN_ROWS, group]), None
-        if chosen.shape[1] == 1 and len(np.unique(chosen)) <= _FEW_VALUES:
-            chosen, counts = np.unique(chosen, return_counts=True)
-            chosen = chosen[:, None]
+        chosen = np.ascontiguousarray(values[:_MEDIAN_ROWS, group])
+        if chosen.shape[1] == 1:
+            low, high = chosen.min(), chosen.max()
+            if ((chosen == low) | (chosen == high)).all():
+                # An indicator has one distance, and there may be hundreds of them.
+                scales[group] = high - low or 1.0
+                continue
         if chosen.shape[1] <= _DIRECT_WIDTH:
             squares = pdist(chosen, "sqeuclidean")
         else:
             squares = _square_distances(chosen, chosen)[np.triu_indices(len(chosen), 1)]
-        median = _median(np.sqrt(squares), counts)
+        distances = np.sqrt(squares)
+        median = np.median(distances)
+        if median == 0.0 and distances.any():
+            median = np.median(distances[distances > 0.0])
         scales[group] = median if median > 0.0 else 1.0
     return scales
-
-
-def _median(distances: Floats, counts: NDArray[np.int64] | None) -> float:
-    """The median of distances between points, or between points that occur so often; zeros do not count if most are."""
-    if counts is None:
-        median = float(np.median(distances))
-        if median == 0.0 and distances.any():
-            median = float(np.median(distances[distances > 0.0]))
-        return median
-    order = np.argsort(distances)
-    pairs = np.outer(counts, counts)[np.triu_indices(len(counts), 1)][order]
-    equal = int(counts @ (counts - 1)) // 2
-    for first in (equal, 0):
-        cumulative = np.cumsum([first, *pairs])
-        middle = np.searchsorted(cumulative, [(cumulative[-1] - 1) // 2, cumulative[-1] // 2], side="right")
-        median = float(np.append(0.0, distances[order])[np.minimum(middle, len(pairs))].mean())
-        if median > 0.0:
-            break
-    return median
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +74,9 @@ class GaussianKernel:
 
     def expand(self, values: Floats, points: Floats, weights: Floats) -> Floats:
         """The function Σᵢ weightᵢ k(pointᵢ, ·) at (m, d) values, (m,)."""
-        return np.concatenate([self(values[rows], points) @ weights for rows in _pieces(len(values), len(points))])
+        return np.concatenate(
+            [self(values[rows], points) @ weights for rows in kernel_pieces(len(values), len(points))]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +93,7 @@ class KernelFeatures:
     def __call__(self, values: Floats) -> Floats:
         """The features of (m, d) values, (m, number of points)."""
         features = np.empty((len(values), len(self.points)))
-        for rows in _pieces(len(values), len(self.points)):
+        for rows in kernel_pieces(len(values), len(self.points)):
             inner = self.kernel(self.points, values[rows])
             features[rows] = solve_triangular(self.factor, inner, lower=True, overwrite_b=True, check_finite=False).T
         return features
@@ -136,7 +122,8 @@ def fit_features(kernel: GaussianKernel, values: Floats, landmarks: int) -> tupl
     return features, phi
 
 
-def _pieces(n_rows: int, n_points: int) -> Iterator[slice]:
+def kernel_pieces(n_rows: int, n_points: int) -> Iterator[slice]:
+    """Rows whose kernel with so many points is computed together."""
     step = max(1, _PIECE // max(1, n_points))
     for start in range(0, n_rows, step):
         yield slice(start, start + step)

@@ -29,21 +29,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from scipy.linalg import eigvals, eigvalsh, solve_triangular
 from scipy.optimize import brentq
-from scipy.special import chndtrix
+from scipy.special import chdtr, chndtrix
 
 from bgmiv.arrays import TINY, Floats
 from bgmiv.covariance import LinearFit, coefficient_covariance, fit_linear, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.design_matrix import DesignMatrix, design_matrix
-from bgmiv.distributions import (
-    chi2_probability,
-    chi2_quantile,
-    chi2_tail,
-    f_quantile,
-    f_tail,
-    normal_density,
-    student_quantile,
-)
+from bgmiv.distributions import chi2_quantile, chi2_tail, f_quantile, f_tail, normal_density, student_quantile
 from bgmiv.errors import DataError
 from bgmiv.intervals import Pieces, check_level
 from bgmiv.numerals import percent
@@ -580,7 +572,7 @@ def _ratio_quantile(q_t: float, n_instruments: int, level: float) -> float:
     s, ds = (nodes + 1.0) / 2.0, weights / 2.0
 
     def missing(m: float) -> float:
-        inside = chi2_probability((q_t + m) * (1.0 - s**2), n_instruments - 1)
+        inside = chdtr(n_instruments - 1, (q_t + m) * (1.0 - s**2))
         return 2.0 * np.sqrt(m) * np.sum(ds * inside * normal_density(s * np.sqrt(m))) - level
 
     return brentq(missing, 1e-6, chi2_quantile(level, n_instruments) + 1.0)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from bgmiv.arrays import TINY, Booleans, Floats
+from bgmiv.arrays import TINY, Booleans, Floats, means_and_spreads
 from bgmiv.data.ivdata import IVData
 
 __all__ = ["OUTSIDE", "LinearSupport", "Novelty", "fit_novelty"]
@@ -64,8 +64,7 @@ class Novelty:
 def fit_novelty(columns: ArrayLike) -> Novelty:
     """The novelty measure of rows `(n, d)`."""
     values = np.asarray(columns, np.float64)
-    centre, spread = values.mean(axis=0), values.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
+    centre, spread = means_and_spreads(values)
     z = (values - centre) / spread
     covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(z.shape[1])
     known = Novelty(centre, spread, np.linalg.inv(covariance).astype(np.float64), np.inf)
@@ -155,10 +154,9 @@ def _blocks(rows: NDArray[np.floating]) -> list[NDArray[np.floating]]:
 
 def _leading_components(v: Floats) -> Floats:
     """Loadings `(p, k)` of the leading principal components of standardised columns, by a randomised SVD."""
-    spread = v.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
+    centre, spread = means_and_spreads(v)
     # Single precision is enough for directions, and twice as fast.
-    z = ((v - v.mean(axis=0)) / spread).astype(np.float32)
+    z = ((v - centre) / spread).astype(np.float32)
     k = min(_MAX_COMPONENTS, len(z) - 1)
     basis = z @ np.random.default_rng(0).standard_normal((z.shape[1], k + 10), np.float32)
     basis = z @ (z.T @ np.linalg.qr(basis)[0])

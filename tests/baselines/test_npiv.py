@@ -19,7 +19,7 @@ from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import BOUND, SMOOTHING, Estimate, Source, interval_of
 from bgmiv.sieve.bases import Spline
 from bgmiv.sieve.first_stage import FirstStage, first_stage
-from bgmiv.sieve.penalties import choose_penalties
+from bgmiv.sieve.penalties import BlockEvidence, choose_penalties
 from bgmiv.sieve.sampling import Sampling
 from bgmiv.sieve.second_stage import Regression, second_stage
 
@@ -117,17 +117,19 @@ def test_the_bias_of_blocks_kept_and_left_out_has_the_covariance_of_its_prior() 
         sampling,
     )
     found = second_stage(problem, 1, 12.0)
-    ridges, priors = found.ridges, found.priors
+    ridges = found.ridges
     assert np.isfinite(ridges[0])
     assert np.isinf(ridges[1])
-    assert priors[1] > 0.0
     kept, every = np.hstack([linear, first]), np.hstack([linear, first, second])
     inverse = np.linalg.inv(kept.T @ kept + np.diag(np.repeat([0.0, ridges[0]], [2, 6])))
     # What each coefficient of the truth adds to the expected estimates, less itself.
     moved = np.vstack([inverse @ kept.T @ every, np.zeros((6, 14))]) - np.eye(14)
     correction = n / (n - np.sum(inverse * (kept.T @ kept)))
-    expected = correction * moved @ np.diag(np.repeat([0.0, *priors], [2, 6, 6])) @ moved.T
-    np.testing.assert_allclose(found.roots[SMOOTHING] @ found.roots[SMOOTHING].T, expected, atol=1e-10)
+    bias = found.roots[SMOOTHING] @ found.roots[SMOOTHING].T
+    of_each = [correction * moved[:, block] @ moved[:, block].T for block in (slice(2, 8), slice(8, 14))]
+    priors = np.linalg.lstsq(np.column_stack([part.ravel() for part in of_each]), bias.ravel(), rcond=None)[0]
+    assert priors.min() > 0.0
+    np.testing.assert_allclose(bias, priors[0] * of_each[0] + priors[1] * of_each[1], atol=1e-10)
     counted = correction * moved @ np.diag(np.repeat([0.0, *(6.0 * priors)], [2, 6, 6])) @ moved.T
     np.testing.assert_allclose(found.roots[BOUND] @ found.roots[BOUND].T, counted, atol=1e-10)
 
@@ -160,7 +162,8 @@ def test_the_ridge_is_that_of_the_largest_marginal_likelihood() -> None:
     ]
     assert np.log(found.ridges[0]) == pytest.approx(logs[np.argmax(likelihoods)], abs=0.15)
     none = multivariate_normal(cov=np.eye(n - 2)).logpdf(free.T @ y)
-    assert found.gains[0] == pytest.approx(2 * (max(likelihoods) - none), rel=0.01)
+    evidence = BlockEvidence.of(found.moments, slice(2, 10))
+    assert evidence.best(1.0)[1] == pytest.approx(2 * (max(likelihoods) - none), rel=0.01)
 
 
 def test_errors_of_unequal_variance_are_not_taken_for_signal() -> None:

@@ -19,7 +19,7 @@ from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.data import query
 from bgmiv.data.query import Encoded
 from bgmiv.errors import ConfigError, DataError, FitWarning, SupportWarning, WeakInstrumentWarning
-from bgmiv.fitted import average_in_parts
+from bgmiv.fitted import FittedMethod
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -283,7 +283,7 @@ def test_averages_of_columns_are_those_of_rows() -> None:
     model = NPIV(random_state=0).fit(x**2 + x * v + v + u + e, x, instruments=w, covariates=v, sample_weight=weights)
     along = query.query_along(model.fitted_.schema, [-1.0, 0.0, 2.0], model.data_)
     fast = model.fitted_.average_factors(along)
-    slow = average_in_parts(model.fitted_.factors, along)
+    slow = FittedMethod.average_factors(model.fitted_, along)
     assert [source.name for source in fast] == [source.name for source in slow]
     for one, two in zip(fast, slow, strict=True):
         np.testing.assert_allclose(one.factors, two.factors, atol=1e-10 * np.abs(two.factors).max())

@@ -41,9 +41,9 @@ def test_probabilities_are_those_of_bayes_rule() -> None:
         density = multivariate_normal(cov=np.eye(60) + (columns * variances) @ columns.T).pdf(y)
         densities.append(density * np.prod([one.probability for one in chosen]))
     expected = np.array(densities) / np.sum(densities)
-    np.testing.assert_allclose([one.probability for one in found], expected, rtol=1e-3)
-    np.testing.assert_allclose(found[1].expected, [0.1, 0.3, 0.2, 0.2])
-    np.testing.assert_allclose(found[1].allowed, found[1].expected)
+    np.testing.assert_allclose(found.shares, expected, rtol=1e-3)
+    np.testing.assert_allclose(found.expected[1], [0.1, 0.3, 0.2, 0.2])
+    np.testing.assert_allclose(found.allowed, found.expected)
 
 
 def test_priors_of_a_block_add_up_to_one() -> None:

@@ -65,13 +65,13 @@ def test_the_regression_says_how_large_and_not_which() -> None:
     priors = [[Prior(np.zeros(2), 0.5), Prior(np.array([0.5, 0.5]), 0.5)]]
     moments = Evidence(np.zeros(3), 0.1 * rng.normal(size=(3, 2)))
     one, other = (average_priors(moments, priors, Evidence(sign * signal, slopes).posterior) for sign in (1.0, -1.0))
-    assert [each.probability for each in one] == pytest.approx([each.probability for each in other])
-    np.testing.assert_allclose(one[-1].allowed, other[-1].allowed)
+    assert one.shares == pytest.approx(other.shares)
+    np.testing.assert_allclose(one.allowed[-1], other.allowed[-1])
     # The prior that the regression has made is for a larger first coefficient, and nearly certain.
-    assert one[-1].probability > 0.9
-    assert one[-1].allowed[0] > 4.0 * one[-1].allowed[1]
+    assert one.shares[-1] > 0.9
+    assert one.allowed[-1, 0] > 4.0 * one.allowed[-1, 1]
     # Intervals allow for more than the estimate expects.
-    np.testing.assert_allclose(one[-1].allowed, 2.0 * one[-1].expected)
+    np.testing.assert_allclose(one.allowed[-1], 2.0 * one.expected[-1])
 
 
 def test_moments_overrule_what_the_regression_sees() -> None:
@@ -81,9 +81,8 @@ def test_moments_overrule_what_the_regression_sees() -> None:
     strong, weak = (Evidence(np.zeros(1), np.array([[slope]])) for slope in (200.0, 1.0))
 
     def no_curve(moments: Evidence) -> float:
-        return sum(
-            one.probability for one in average_priors(moments, priors, regression.posterior) if not one.allowed.any()
-        )
+        found = average_priors(moments, priors, regression.posterior)
+        return found.shares[~found.allowed.any(axis=1)].sum()
 
     assert no_curve(strong) > 0.5
     assert no_curve(weak) < 0.1
@@ -166,7 +165,7 @@ def test_mean_squares_of_no_likelihood_are_not_divided_by_zero() -> None:
     priors = [[Prior(np.zeros(1), 0.5), Prior(np.ones(1), 0.5)]]
     moments = Evidence(np.zeros(1), np.ones((1, 1)))
     found = average_priors(moments, priors, lambda _: Posterior(np.array([0.0, -2000.0]), np.array([[0.0], [1.0]])))
-    assert sum(one.probability for one in found) == pytest.approx(1.0)
+    assert found.shares.sum() == pytest.approx(1.0)
 
 
 def test_only_smooth_functions_may_be_hidden() -> None:
@@ -176,7 +175,7 @@ def test_only_smooth_functions_may_be_hidden() -> None:
 
     def largest(smooth: bool) -> float:
         priors = [[Prior(np.zeros(1), 0.5), Prior(np.full(1, 900.0), 0.5, smooth)]]
-        return max(float(one.allowed[0]) for one in average_priors(moments, priors, regression.posterior))
+        return average_priors(moments, priors, regression.posterior).allowed.max()
 
     assert largest(smooth=True) == 900.0
     assert largest(smooth=False) < 0.01

@@ -17,7 +17,7 @@ from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, usable_rows
 from bgmiv.preprocess.reduction import BlockReduction
-from bgmiv.progress import Reporter, silent
+from bgmiv.progress import Reporter, silent, task
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products
 from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
@@ -126,15 +126,13 @@ class ControlFunctionConfig(MethodConfig):
         data = usable_rows(data, "the control function", use_instrument=self.use_instrument)
         if data.n_rows < _MIN_ROWS:
             raise DataError(f"the control function needs at least {_MIN_ROWS} rows, got {data.n_rows}; pass more rows.")
-        reporter.start("control function", 2)
         rng = np.random.default_rng([0, seed])
         reduction = BlockReduction().fit(data)
         columns = Columns.of(reduction.apply(data), rng, splines=_SPLINES, segments=_SEGMENTS)
-        first, controls = self._first_stage(columns, rng)
-        reporter.advance(1, {})
-        function = _second_stage(columns, first, controls)
-        reporter.advance(1, {})
-        reporter.finish()
+        with task(reporter, "first stage, 1 of 2"):
+            first, controls = self._first_stage(columns, rng)
+        with task(reporter, "second stage, 2 of 2"):
+            function = _second_stage(columns, first, controls)
         warn_of_shrunk(columns.n_shrunk)
         return FittedControlFunction(
             schema=data.schema,
@@ -159,9 +157,8 @@ class ControlFunctionConfig(MethodConfig):
                 for probability in (first.predicted - _STEP, first.predicted, first.predicted + _STEP)
             )
             return first, Controls(now, (high - low) / (2.0 * _STEP))
-        controls = Controls(first.residuals, -np.ones_like(linear))
         size = _residual_size(columns, first.residuals, rng)
-        return first, controls if size is None else Controls(*(control / size for control in controls))
+        return first, Controls(first.residuals / size, -1.0 / size)
 
 
 class Controls(NamedTuple):
@@ -171,8 +168,8 @@ class Controls(NamedTuple):
     slopes: Floats
 
 
-def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator) -> Floats | None:
-    """How the size of residuals depends on the instruments: its factor at each row, or None where it does not.
+def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator) -> Floats:
+    """How the size of residuals depends on the instruments: its factor at each row, 1 where it does not.
 
     What depends on the covariates alone is left as it is: all is meant given the covariates.
     """
@@ -191,7 +188,9 @@ def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator
     usual = first_stage(of_covariates, sizes, sampling, _MIN_GAIN).predicted
     relative = sizes / np.maximum(usual, _MIN_SIZE * sizes.mean())
     first = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
-    return np.clip(first.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if len(first.kept[0]) > 1 else None
+    if len(first.kept[0]) == 1:
+        return np.ones_like(residuals)
+    return np.clip(first.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE)
 
 
 def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> SieveFunction:
@@ -278,7 +277,5 @@ class ControlFunction(SeededEstimator):
         2.0
     """
 
+    presets = PRESETS
     fitted_class = FittedControlFunction
-
-    def _config(self) -> ControlFunctionConfig:
-        return ControlFunctionConfig(use_instrument=self.use_instrument)

@@ -10,7 +10,7 @@ with $\tilde r$ the residual of the current g, held fixed. At $\lambda = 0$ this
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,9 @@ import numpy as np
 import optax
 from jax import Array
 
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
+from bgmiv.data.scaling import UNSCALED, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
-from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.fitted import with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     CovariateNet,
@@ -30,10 +30,9 @@ from bgmiv.estimators.members import (
     NetMember,
     NetworkConfig,
     NetworkEstimator,
-    Schedule,
     step_factor,
 )
-from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
+from bgmiv.nn.settings import FeatureConfig, Schedule, check_bounds, check_choice
 from bgmiv.progress import Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
@@ -54,7 +53,7 @@ class GameRows(NamedTuple):
 
 
 class GameState(NamedTuple):
-    """Both players g and f, g's learning rate, rounds done, and what is recorded after every round.
+    """Both players g and f, rounds done, and what is recorded after every round.
 
     `snapshots` stacks g's networks; `residuals` and `critics`, `(rounds, m)`, are y - g and f on the watched rows, zero
     on padding.
@@ -62,7 +61,6 @@ class GameState(NamedTuple):
 
     structural: Learner
     critic: Learner
-    learning_rate: Array
     round: Array
     snapshots: CovariateNet
     residuals: Array
@@ -146,14 +144,14 @@ class MomentGame:
     def init(self, g: CovariateNet, f: CovariateNet, watched: TrainingData) -> GameState:
         """Fresh optimisers and an empty record."""
         structural, critic = (Learner.begin(net, self.optimiser) for net in (g, f))
-        rate, done = jnp.asarray(self.learning_rate, jnp.float32), jnp.zeros((), jnp.int32)
+        done = jnp.zeros((), jnp.int32)
         snapshots = jax.tree.map(lambda leaf: jnp.zeros((self.rounds, *leaf.shape), leaf.dtype), g)
         empty = jnp.zeros((self.rounds, len(watched.rows.x)))
-        return GameState(structural, critic, rate, done, snapshots, residuals=empty, critics=empty)
+        return GameState(structural, critic, done, snapshots, residuals=empty, critics=empty)
 
     def step(self, state: GameState, data: GameRows, key: Array) -> tuple[GameState, dict[str, Array]]:
         """One round."""
-        rate = state.learning_rate * step_factor(self.schedule, state.round, self.rounds)
+        rate = self.learning_rate * step_factor(self.schedule, state.round, self.rounds)
 
         def body(i: Array, players: tuple[Learner, Learner]) -> tuple[Learner, Learner]:
             return self._update(*players, data.train, jax.random.fold_in(key, i), rate)
@@ -265,10 +263,9 @@ def paper_preset() -> DeepGMMConfig:
     20,000 updates of plain Adam (0.5, 0.9) at 5e-4 and 2.5e-3, the moment norm's own penalty alone, roles in their own
     units, the last g taken.
     """
-    unscaled = RoleScaling(Identity(), Identity(), Identity(), Identity())
     game = MomentGame(100, 200, None, 5e-4, critic_steps=5, damping=0.0, optimistic=False, schedule="constant")
     return DeepGMMConfig(
-        covariates=FeatureConfig(), game=game, members=1, held_out=0.0, reduction=None, scaling=unscaled
+        covariates=FeatureConfig(), game=game, members=1, held_out=0.0, reduction=None, scaling=UNSCALED
     )
 
 
@@ -314,9 +311,9 @@ class DeepGMM(NetworkEstimator):
         analysis, NeurIPS. Optimistic Adam: C. Daskalakis et al. (2018), Training GANs with optimism, ICLR.
     """
 
+    presets = PRESETS
     fitted_class = FittedDeepGMM
 
-    preset: Literal["default", "paper"] = "default"
     updates: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
@@ -325,9 +322,9 @@ class DeepGMM(NetworkEstimator):
 
     def _config(self) -> DeepGMMConfig:
         check_bounds(self, updates=1)
-        config = chosen_preset(PRESETS, self.preset)
-        game = self._given("batch_size", "damping", "learning_rate")
+        config = super()._config()
+        game = with_given(config.game, self)
         if self.updates is not None:
-            game["rounds"] = -(-self.updates // 100)
-            game["round_updates"] = -(-self.updates // game["rounds"])
-        return self._with_given(config, "hidden", game=replace(config.game, **game))
+            rounds = -(-self.updates // 100)
+            game = replace(game, rounds=rounds, round_updates=-(-self.updates // rounds))
+        return replace(config, game=game)

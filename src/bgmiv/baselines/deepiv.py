@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import log
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,6 @@ from jax import Array
 
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
@@ -29,12 +28,11 @@ from bgmiv.estimators.members import (
     NetMember,
     NetworkConfig,
     NetworkEstimator,
-    Schedule,
     in_pieces,
     step_factor,
 )
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
-from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
+from bgmiv.nn.settings import FeatureConfig, Schedule, check_bounds, check_choice
 from bgmiv.progress import HistoryRow, Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
@@ -381,16 +379,12 @@ class DeepIV(NetworkEstimator):
         al. (2021), Learning deep features in instrumental variable regression, ICLR, and its public code.
     """
 
+    presets = PRESETS
     fitted_class = FittedDeepIV
 
-    preset: Literal["default", "paper"] = "default"
     epochs: int | None = None
     batch_size: int | None = None
     n_components: int | None = None
     n_samples: int | None = None
     hidden: tuple[int, ...] | None = None
     dropout: float | None = None
-
-    def _config(self) -> DeepIVConfig:
-        options = ("epochs", "batch_size", "n_components", "n_samples", "hidden", "dropout")
-        return self._with_given(chosen_preset(PRESETS, self.preset), *options)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,10 +26,10 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from numpy.typing import NDArray
 
 from bgmiv.data.folds import row_folds
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
+from bgmiv.data.scaling import UNSCALED, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
 from bgmiv.errors import DataError
-from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.fitted import with_given
 from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
@@ -120,7 +120,7 @@ class FeatureNet(eqx.Module):
     blocks: BlockFeatures
     layers: tuple[_Layer, ...]
 
-    def __init__(self, n_columns: int, blocks: BlockFeatures, shapes: tuple[LayerShape, ...], *, key: Array) -> None:
+    def __init__(self, n_columns: int, blocks: BlockFeatures, shapes: Shapes, *, key: Array) -> None:
         widths = (n_columns + blocks.width, *(shape.width for shape in shapes))
         # One call of the generator: compiling one for each kernel takes longer than a small fit.
         draws = RandomNumbers(key, sum((a + 1) * b for a, b in pairwise(widths)))
@@ -548,7 +548,7 @@ def paper_preset() -> DFIVConfig:
         members=1,
         held_out=0.0,
         reduction=None,
-        scaling=RoleScaling(Identity(), Identity(), Identity(), Identity()),
+        scaling=UNSCALED,
     )
 
 
@@ -558,6 +558,8 @@ PRESETS = {"default": DFIVConfig, "paper": paper_preset}
 @dataclass(eq=False, repr=False, kw_only=True)
 class DFIV(NetworkEstimator):
     """Deep feature instrumental-variable regression (Xu et al., ICLR 2021).
+
+    Arguments left at None take the preset's value.
 
     Args:
         preset: "default", or "paper" (the study's public settings, on inputs as they come).
@@ -572,8 +574,6 @@ class DFIV(NetworkEstimator):
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars; None shows them in notebooks only.
 
-    Arguments left at None take the preset's value.
-
     Example:
         >>> rng = np.random.default_rng(0)
         >>> w, v, u = rng.normal(size=(3, 200))
@@ -583,14 +583,13 @@ class DFIV(NetworkEstimator):
         (3,)
     """
 
+    presets = PRESETS
     fitted_class = FittedDFIV
 
-    preset: Literal["default", "paper"] = "default"
     epochs: int | None = None
     stage1_penalty: float | None = None
     stage2_penalty: float | None = None
 
     def _config(self) -> DFIVConfig:
-        config = chosen_preset(PRESETS, self.preset)
-        training = replace(config.training, **self._given("epochs", "stage1_penalty", "stage2_penalty"))
-        return self._with_given(config, training=training)
+        config = super()._config()
+        return replace(config, training=with_given(config.training, self))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,15 @@ from bgmiv.covariance import cluster_sums
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
+from bgmiv.data.scaling import UNSCALED, Affine, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.data.within import level_slices
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number, chosen_preset
+from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Floats
-from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, median_lengthscales
+from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, kernel_pieces, median_lengthscales
 from bgmiv.nn.settings import check_bounds, check_choice
 from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
@@ -28,8 +29,6 @@ __all__ = ["KIV", "PRESETS", "FittedKIV", "KIVConfig", "choose_penalty", "paper_
 
 # 1 − leverage of a row that its own sample reproduces; below this the division has no digits left.
 _MIN_REST = 1e-10
-# Kernel entries computed together (128 MB).
-_MAX_ENTRIES = 1 << 24
 # Candidates for both penalties, strongest first: of equal losses the smoothest fit is taken.
 _PENALTIES = np.logspace(-2.0, -10.0, 50)
 # Up to this many rows in the first sample (n = 6,000 in all) every row carries a kernel function and nothing is
@@ -120,8 +119,12 @@ class KIVConfig(MethodConfig):
         if stage1 is not None and self.validation == "projected":
             curves = stage1.leave_out(curves, None if data.groups is None else data.groups[first])
         squares = (y[first][:, None] - curves) ** 2
-        chosen = choose_penalty(_by_group(squares, data.groups, first), self.standard_errors)
         losses = squares.mean(axis=0)
+        if data.groups is not None:
+            # Groups are what is independent.
+            codes = np.unique(data.groups[first], return_inverse=True)[1]
+            squares = cluster_sums(squares, codes, int(codes.max()) + 1)
+        chosen = choose_penalty(squares, self.standard_errors)
         reporter.advance(1, {"loss": float(losses[chosen])})
         reporter.finish()
         return FittedKIV(
@@ -165,8 +168,7 @@ class KIVConfig(MethodConfig):
             widths += [1] * block.width if single else [block.width]
         if self.lengthscales == "joint":
             widths = [values.shape[1]]
-        groups = [slice(end - width, end) for width, end in zip(widths, np.cumsum(widths).tolist(), strict=True)]
-        kernel = GaussianKernel(self.width * median_lengthscales(values, groups))
+        kernel = GaussianKernel(self.width * median_lengthscales(values, level_slices(widths)))
         return fit_features(kernel, values, _LANDMARKS)
 
 
@@ -232,14 +234,6 @@ def _second_stage(means: Floats, outcome: Floats) -> Floats:
     return basis @ (moments[:, None] / (np.maximum(eigenvalues, 0.0)[:, None] + len(means) * _PENALTIES))
 
 
-def _by_group(squares: Floats, groups: NDArray[np.integer] | None, rows: np.ndarray) -> Floats:
-    """Losses `(n, g)` of rows summed by group, so that groups are what is independent."""
-    if groups is None:
-        return squares
-    codes = np.unique(groups[rows], return_inverse=True)[1]
-    return cluster_sums(squares, codes, int(codes.max()) + 1)
-
-
 def choose_penalty(squares: Floats, standard_errors: float) -> int:
     """The first penalty whose mean loss is within so many standard errors of the smallest.
 
@@ -296,10 +290,8 @@ class FittedKIV(FittedMethod):
         of_treatment, of_covariates = (GaussianKernel(s) for s in np.split(self.kernel.lengthscales, [width]))
         points_x, points_v = np.split(self.points, [width], axis=1)
         values = np.empty((m, n))
-        step = max(1, _MAX_ENTRIES // len(self.points))
-        for start in range(0, n, step):
+        for rows in kernel_pieces(n, len(self.points)):
             # The kernel is a product, so the covariates' part serves every treatment.
-            rows = slice(start, start + step)
             weights = of_covariates(v[rows], points_v) * self.weights if v.shape[1] else self.weights[None]
             if x.shape[1] == 1:
                 values[:, rows] = of_treatment(x[:, 0], points_x) @ weights.T
@@ -310,9 +302,8 @@ class FittedKIV(FittedMethod):
 
 def paper_preset() -> KIVConfig:
     """The DFIV study's public settings: raw units, one joint kernel exp(−d²/median d²), the original criterion."""
-    raw = RoleScaling(Identity(), Identity(), Identity(), Identity())
     return KIVConfig(
-        validation="original", standard_errors=0.0, lengthscales="joint", width=float(np.sqrt(0.5)), scaling=raw
+        validation="original", standard_errors=0.0, lengthscales="joint", width=float(np.sqrt(0.5)), scaling=UNSCALED
     )
 
 
@@ -342,16 +333,12 @@ class KIV(SeededEstimator):
         (3,)
     """
 
+    presets = PRESETS
     fitted_class = FittedKIV
 
     preset: Literal["default", "paper"] = "default"
     validation: Literal["projected", "original"] | None = None
     scaling: RoleScaling | None = None
-
-    def _config(self) -> KIVConfig:
-        given = {"validation": self.validation, "scaling": self.scaling}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return replace(chosen_preset(PRESETS, self.preset), use_instrument=self.use_instrument, **changes)
 
 
 def _scaled(affine: Affine, values: np.ndarray) -> Floats:

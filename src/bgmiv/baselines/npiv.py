@@ -126,9 +126,7 @@ class NPIV(SeededEstimator):
         array([-1.,  0.,  1.])
     """
 
+    presets = PRESETS
     fitted_class = FittedNPIV
 
     min_gain: float = 4.0
-
-    def _config(self) -> NPIVConfig:
-        return NPIVConfig(min_gain=self.min_gain, use_instrument=self.use_instrument)

@@ -14,7 +14,7 @@ from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.schema import BlockKind, Schema, Variable
+from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.data.within import LevelEffects, Within, level_slices, ordinary_columns, ordinary_covariates
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
@@ -22,7 +22,7 @@ from bgmiv.estimators.fitted import MethodConfig, usable_rows
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Source, Sources
 from bgmiv.persist.codec import unsaved
-from bgmiv.progress import Reporter, silent
+from bgmiv.progress import Reporter, silent, task
 from bgmiv.support import LinearSupport
 
 __all__ = ["PRESETS", "TSLS", "FittedTSLS", "TSLSConfig"]
@@ -77,7 +77,7 @@ class FittedTSLS(FittedMethod):
     @property
     def slope(self) -> float:
         """The effect of one unit of treatment."""
-        if len(self.treatment_coefficients) > 1:
+        if not self.is_line:
             raise ConfigError(
                 "a treatment of several levels has no single slope; use predict, or the coefficients in result.params"
             )
@@ -153,22 +153,19 @@ class TSLSConfig(MethodConfig):
         schema, within = data.schema, Within.of(data.schema, data.covariates, data.weights)
         kept = ordinary_columns(schema, within.names)
         self._check(data, within, len(kept))
-        reporter.start("2SLS", 1)
         outcome = data.outcome.astype(np.float64)
         covariates = ordinary_covariates(schema, data.covariates, within.names)
         treatments = schema.treatment.regressors(data.treatment)
-        instruments = data.instruments.astype(np.float64) if self.use_instrument else None
         columns = _Columns(
             covariates=within.residual(covariates),
             treatments=within.residual(treatments),
-            instruments=None if instruments is None else within.residual(instruments),
+            instruments=within.residual(data.instruments.astype(np.float64)) if self.use_instrument else None,
         )
         errors = errors_of(data)
         n_absorbed = max(within.dof(data.groups if errors.ways else None) - 1, 0)
         net_outcome = within.residual(outcome)
-        regression = _regression(data, net_outcome, columns, n_absorbed)
-        reporter.advance(1, {})
-        reporter.finish()
+        with task(reporter, "2SLS"):
+            regression = _regression(data, net_outcome, columns, n_absorbed)
 
         estimates = regression.coefficients
         coefficients = np.zeros(schema.n_covariates)
@@ -236,17 +233,9 @@ class TSLS(IVEstimator):
         array([ 1., -4.])
     """
 
+    presets = PRESETS
     fitted_class = FittedTSLS
     saved_parts = (TSLSConfig,)
-
-    def _config(self) -> TSLSConfig:
-        return TSLSConfig(self.use_instrument)
-
-
-def _treatment_names(treatment: Variable) -> list[str]:
-    if treatment.width == 1:
-        return [treatment.name]
-    return [f"{treatment.name}={level}" for level in (treatment.levels or ())[1:]]
 
 
 class _Columns(NamedTuple):
@@ -271,9 +260,16 @@ def _spread_effects(schema: Schema, effects: LevelEffects, own: Floats, coeffici
 def _regression(data: IVData, outcome: Floats, columns: _Columns, n_absorbed: int) -> LinearFit:
     """Constant, covariates and treatment in this order; refuses columns that others determine."""
     exogenous = np.column_stack([np.ones(data.n_rows), columns.covariates])
-    options: dict[str, Any] = {"weights": data.weights, "errors": errors_of(data), "n_absorbed": n_absorbed}
     try:
-        return fit_linear(outcome, exogenous, columns.treatments, columns.instruments, **options)
+        return fit_linear(
+            outcome,
+            exogenous,
+            columns.treatments,
+            columns.instruments,
+            weights=data.weights,
+            errors=errors_of(data),
+            n_absorbed=n_absorbed,
+        )
     except np.linalg.LinAlgError as error:
         raise DataError(
             f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
@@ -293,9 +289,18 @@ def _fit_linearmodels(data: IVData, outcome: Floats, columns: _Columns, kept: Se
     # linearmodels makes six copies of its own.
     exogenous = pd.DataFrame(columns.covariates, columns=names, copy=False)
     exogenous.insert(0, constant, 1.0)
-    treatments = pd.DataFrame(columns.treatments, columns=_treatment_names(schema.treatment))
+    treatment = schema.treatment
+    treatment_names = [f"{treatment.name}={level}" for level in (treatment.levels or ())[1:]]
+    if treatment.width == 1:
+        treatment_names = [treatment.name]
+    treatments = pd.DataFrame(columns.treatments, columns=treatment_names)
     parts = (pd.concat([exogenous, treatments], axis=1), None, None)
     if columns.instruments is not None:
         parts = (exogenous, treatments, pd.DataFrame(columns.instruments, columns=list(schema.instruments)))
     model = IV2SLS(pd.Series(outcome, name=schema.outcome.name), *parts, weights=data.weights)
-    return model.fit(**errors_of(data).linearmodels, debiased=True)
+    errors = errors_of(data)
+    options: dict[str, Any] = {"cov_type": "unadjusted" if errors.classical else "robust"}
+    if errors.ways:
+        # Intersections are its own.
+        options = {"cov_type": "clustered", "clusters": np.column_stack([way.codes for way in errors.ways[:2]])}
+    return model.fit(**options, debiased=True)

@@ -15,6 +15,7 @@ from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError
 
 __all__ = [
+    "UNSCALED",
     "Affine",
     "FixedAffine",
     "Identity",
@@ -222,6 +223,10 @@ class RoleScaling:
             covariates=_fit(self.covariates, data.covariates, schema.flat_names, scaled),
             instruments=_fit(self.instruments, data.instruments, schema.instruments, [True] * len(schema.instruments)),
         )
+
+
+UNSCALED = RoleScaling(Identity(), Identity(), Identity(), Identity())
+"""Every role in its own units."""
 
 
 def _fit(rule: Rule, values: Array, names: Sequence[str], scaled: Sequence[bool]) -> Affine:

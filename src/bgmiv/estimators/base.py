@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,6 +21,7 @@ from bgmiv.data.table import ColumnReader, Missing, table_rows
 from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
+from bgmiv.estimators.fitted import chosen_preset, with_given
 from bgmiv.estimators.questions import QuestionsMixin, RandomState
 from bgmiv.estimators.saved import (
     SavedModel,
@@ -32,7 +33,7 @@ from bgmiv.estimators.saved import (
     to_save,
     write_saved,
 )
-from bgmiv.fitted import FittedMethod, MethodConfig
+from bgmiv.fitted import FittedMethod
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
@@ -48,7 +49,7 @@ class IVEstimator(QuestionsMixin, ABC):
     """What users call: `fit`, `fit_table`, `fit_formula`, the questions, the reports, `save`, `get_params`.
 
     A final subclass is a dataclass, `@dataclass(eq=False, repr=False, kw_only=True)`, whose fields are the
-    constructor's arguments, and gives `_config` and `fitted_class`. Arguments are checked by `fit`.
+    constructor's arguments, and gives `presets` and `fitted_class`. Arguments are checked by `fit`.
 
     Args:
         use_instrument: False ignores the instruments.
@@ -60,6 +61,9 @@ class IVEstimator(QuestionsMixin, ABC):
         >>> round(TSLS().fit([1.0, 3.0, 4.0, 8.0], [0.0, 1.0, 2.0, 3.0], instruments=[0, 1, 1, 2.0]).ate(t0=0, t1=1), 2)
         2.33
     """
+
+    presets: ClassVar[Mapping[str, Callable[[], Any]]]
+    """Functions that give the config of each preset, whose settings arguments of the same name change."""
 
     fitted_class: ClassVar[type[FittedMethod]]
     saved_parts: ClassVar[tuple[type, ...]] = ()
@@ -80,9 +84,9 @@ class IVEstimator(QuestionsMixin, ABC):
                 raise unknown_argument(cls.__name__, name, known)
         return super().__new__(cls)
 
-    @abstractmethod
-    def _config(self) -> MethodConfig:
+    def _config(self) -> Any:
         """The frozen config these parameters stand for; raises `ConfigError` for bad ones."""
+        return with_given(chosen_preset(self.presets, getattr(self, "preset", "default")), self)
 
     @classmethod
     def _saved_classes(cls, fitted: str) -> tuple[type, ...]:

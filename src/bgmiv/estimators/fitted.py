@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ from bgmiv.support import LinearSupport
 
 __all__ = [
     "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number", "chosen_preset",
-    "usable_rows",
+    "usable_rows", "with_given",
 ]  # fmt: skip
 
 C = TypeVar("C")
@@ -90,6 +90,13 @@ def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
     if name not in tuple(presets):
         raise ConfigError(f"preset must be one of {', '.join(presets)}, got {name!r}.")
     return presets[name]()
+
+
+def with_given(settings: C, estimator: object) -> C:
+    """Settings with an estimator's arguments of the same names; those left at None stay as they are."""
+    own: Any = settings
+    given = {one.name: vars(estimator).get(one.name) for one in fields(own)}
+    return replace(own, **{name: value for name, value in given.items() if value is not None})
 
 
 def check_instrument(data: IVData, method: str, *, use_instrument: bool) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -37,7 +37,7 @@ from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.intervals import Floats
 from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
 from bgmiv.nn.layers import Dense
-from bgmiv.nn.settings import FeatureConfig, ImageConfig, check_bounds
+from bgmiv.nn.settings import FeatureConfig, ImageConfig, Schedule, check_bounds
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history, silent, task
 from bgmiv.support import LinearSupport
@@ -45,7 +45,7 @@ from bgmiv.training import MAX_ROWS, in_blocks, padded_size
 
 __all__ = [
     "DEFAULT_FEATURES", "Best", "CovariateNet", "FittedMembers", "Learner", "Member", "MemberRows", "NetMember",
-    "NetworkConfig", "NetworkEstimator", "Schedule", "in_pieces", "step_factor",
+    "NetworkConfig", "NetworkEstimator", "in_pieces", "step_factor",
 ]  # fmt: skip
 
 DEFAULT_FEATURES = FeatureConfig(
@@ -61,8 +61,6 @@ shifted by up to 2 pixels and noised in training.
 # Where the key of the folds branches off from the fit's key.
 _FOLDS = 1_000_001
 _HELD_OUT_SHARE = 0.1
-
-Schedule = Literal["constant", "cosine"]
 
 
 class CovariateNet(eqx.Module):
@@ -370,22 +368,11 @@ class NetworkConfig(MethodConfig):
         return self.fitted_class(data.schema, support, self, reduction, scaler, together, held_out_rows=left_out)
 
 
-C = TypeVar("C", bound=NetworkConfig)
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class NetworkEstimator(SeededEstimator):
     """An estimator whose fitted result holds members and whose arguments left at None take the preset's value."""
 
+    preset: Literal["default", "paper"] = "default"
     members: int | None = None
     held_out: float | None = None
     scaling: RoleScaling | None = None
-
-    def _given(self, *names: str) -> dict[str, Any]:
-        """Those of the arguments that are not None."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-    def _with_given(self, preset: C, *names: str, **changes: Any) -> C:
-        """The preset's config with what was given."""
-        given = self._given("members", "held_out", "scaling", *names)
-        return replace(preset, use_instrument=self.use_instrument, **given, **changes)

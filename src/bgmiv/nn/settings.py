@@ -10,7 +10,10 @@ from typing import Literal
 from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.errors import ConfigError
 
-__all__ = ["FeatureConfig", "ImageConfig", "check_bounds", "check_choice"]
+__all__ = ["FeatureConfig", "ImageConfig", "Schedule", "check_bounds", "check_choice"]
+
+Schedule = Literal["constant", "cosine"]
+"""How a step size changes in training: not at all, or to zero along a cosine."""
 
 
 def check_bounds(config: object, *positive: str, **limits: float | tuple[float, float]) -> None:

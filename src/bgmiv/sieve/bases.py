@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.interpolate import BSpline, CubicSpline
 
-from bgmiv.arrays import Floats, Integers
+from bgmiv.arrays import Floats, Integers, means_and_spreads
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
@@ -82,12 +82,13 @@ class Spline(NamedTuple):
             (3, 3)
         """
         values = np.asarray(values, np.float64)
-        if _n_distinct(values) <= _FEW_VALUES:
-            points, counts = np.unique(values, return_counts=True)
+        points, counts = np.unique(values, return_counts=True)
+        if len(points) <= _FEW_VALUES:
             knots, degree = np.concatenate([points[:1], points, points[-1:]]), 1
             roughness = _levels_roughness(points)
         else:
-            points = _thinned(values)
+            few = min(len(values), _MAX_ROWS)
+            points = values[np.linspace(0, len(values) - 1, few).round().astype(np.intp)]
             counts, degree = np.ones(len(points), np.int64), _DEGREE
             inner = np.unique(np.quantile(points, np.linspace(0.0, 1.0, segments + 1)))
             knots = np.concatenate([[inner[0]] * degree, inner, [inner[-1]] * degree])
@@ -107,8 +108,7 @@ class Spline(NamedTuple):
         rotation = rotation / np.sqrt(np.sum((rest @ rotation) ** 2))
         # Either sign is an eigenvector: that which rises at the right end.
         signs = np.sign(rest[np.argmax(points)] @ rotation)
-        rotation = rotation * np.where(signs == 0.0, 1.0, signs)
-        return cls(knots, line, rotation)
+        return cls(knots, line, rotation * np.where(signs == 0.0, 1.0, signs))
 
     def __call__(self, values: Floats) -> Floats:
         """The functions at `(n,)` values, `(n, m)`."""
@@ -185,12 +185,12 @@ class ColumnBasis(NamedTuple):
             {'constant': 1, 'linear': 2, 'moderators': 2, 'splines': 16, 'spline interactions': 16, 'products': 3,
              'fourier features': 60, 'expected': 0}
         """
-        shift, scale = _standard(columns)
+        shift, scale = means_and_spreads(columns)
         z = (columns - shift) / scale
         used = _independent(z)
         z, scale = z[:, used], scale[used] * _orientation(z[:, used])
         z = z * np.sign(scale)
-        counts = [_n_distinct(column) for column in z.T]
+        counts = [len(np.unique(column)) for column in z.T]
         moderators = [j for j, count in enumerate(counts) if count > 2 or _n_apart(z[:, j]) >= _MIN_ROWS_APART]
         z, distinct = z[:, moderators], np.array([counts[j] for j in moderators], np.int64)
         p = len(moderators)
@@ -248,12 +248,6 @@ class ColumnBasis(NamedTuple):
         return np.hstack([functions[kind] for kind in NONLINEAR]) @ self.expected
 
 
-def _standard(columns: Floats) -> tuple[Floats, Floats]:
-    """By which columns are standardised: their means, and their standard deviations, or 1 for a constant."""
-    spread = columns.std(axis=0)
-    return columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
-
-
 def _independent(z: Floats) -> Integers:
     """Positions of standardised columns that are no linear combinations of those before them.
 
@@ -262,17 +256,9 @@ def _independent(z: Floats) -> Integers:
     n, p = z.shape
     if p >= n:
         return np.arange(p)
-    gram = z.T @ z / n
-    kept: list[int] = []
-    # The Cholesky factor of the kept columns' matrix, and every column in its terms.
-    factor = np.zeros((p, p))
-    for j in range(p):
-        pivot = gram[j, j] - factor[: len(kept), j] @ factor[: len(kept), j]
-        if pivot > _NEGLIGIBLE:
-            row = gram[j] - factor[: len(kept), j] @ factor[: len(kept)]
-            factor[len(kept)] = row / np.sqrt(pivot)
-            kept.append(j)
-    return np.array(kept, np.int64)
+    # The length of what the columns before it leave of each.
+    lengths = np.diag(np.linalg.qr(z, mode="r"))
+    return np.flatnonzero(lengths**2 > _NEGLIGIBLE * n)
 
 
 def _orientation(z: Floats) -> Floats:
@@ -305,20 +291,15 @@ class TreatmentBasis(NamedTuple):
     def fit(cls, values: Floats, levels: int, splines: int, *, segments: int = 9) -> TreatmentBasis:
         """The basis of `(n,)` treatments, numbers or codes of levels, with as many spline functions at most."""
         linear = _linear(values, levels)
-        shift, scale = _standard(linear)
+        shift, scale = means_and_spreads(linear)
         t = (linear[:, 0] - shift[0]) / scale[0]
-        curved = not levels and splines > 0 and _n_distinct(t) > 2
+        curved = not levels and splines > 0 and len(np.unique(t)) > 2
         return cls(shift, scale, levels, Spline.fit(t, splines, segments=segments) if curved else None)
 
     @property
     def n_linear(self) -> int:
         """How many linear terms there are."""
         return max(self.levels - 1, 1)
-
-    @property
-    def ordered(self) -> bool:
-        """Whether it is a number with few values, between which its spline is straight."""
-        return self.spline is not None and self.spline.degree == 1
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -409,17 +390,6 @@ def term_sums(
 def column_products(left: Floats, right: Floats) -> Floats:
     """Every column of one matrix times every column of the other, `(n, a · b)`, the first column of `left` first."""
     return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
-
-
-def _thinned(rows: Floats) -> Floats:
-    few = min(len(rows), _MAX_ROWS)
-    return rows[np.linspace(0, len(rows) - 1, few).round().astype(np.intp)]
-
-
-def _n_distinct(values: Floats) -> int:
-    """How many distinct values there are, exactly if they are few."""
-    count = len(np.unique(_thinned(values)))
-    return count if count > _FEW_VALUES else len(np.unique(values))
 
 
 @dataclass(frozen=True, eq=False)

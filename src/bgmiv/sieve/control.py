@@ -16,11 +16,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from bgmiv.arrays import Floats, Integers
+from bgmiv.distributions import normal_density
 from bgmiv.sieve.bases import Spline, column_products
 from bgmiv.sieve.penalties import Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
-__all__ = ["Observed", "Sizes", "control_curves", "generalised_residual", "standardised"]
+__all__ = ["Observed", "control_curves", "generalised_residual", "standardised"]
 
 
 _MIN_ROWS_A_COLUMN = 4
@@ -60,8 +61,11 @@ class Observed(NamedTuple):
     curves: Floats
     shape: Prior
 
-    def fit(self, outcome: Floats, sampling: Sampling, ridges: Floats) -> Sizes | None:
-        """The regression of an outcome `(n,)` with these ridges of the terms' columns, None with few rows."""
+    def fit(self, outcome: Floats, sampling: Sampling, ridges: Floats) -> Moments | None:
+        """The regression of an outcome `(n,)` with these ridges of the terms' columns, None with few rows.
+
+        The terms come first, the control variables' curves last.
+        """
 
         def blocks_at(rows: Any) -> list[Floats]:
             return [*self.terms(rows), self.linear[rows], self.curves[rows], outcome[rows, None]]
@@ -78,30 +82,19 @@ class Observed(NamedTuple):
         errors = columns[:, -1] - regressors @ penalised_solve(gram, moments, ridges)
         covariance = sampling.covariance([(some, [(regressors, errors)])])
         covariance *= sampling.n_rows / len(some) * sampling.n_rows / (sampling.n_rows - n_used)
-        return Sizes(Moments(gram, moments, covariance, ridges), self.shape)
+        return Moments(gram, moments, covariance, ridges)
 
-
-class Sizes(NamedTuple):
-    """What a regression on the observed treatment says of how large functions are.
-
-    Attributes:
-        moments: of the regression; the terms come first, the control variables' curves last.
-        shape: of the prior of the latter.
-    """
-
-    moments: Moments
-    shape: Prior
-
-    def joint(self, own: Integers, deviation: float) -> Callable[[Floats], Posterior]:
+    def joint(self, moments: Moments, own: Integers, deviation: float) -> Callable[[Floats], Posterior]:
         """Gives the posterior of some columns of terms for prior variances `(m, k)`, averaged over confounding.
 
         Args:
+            moments: of the regression.
             own: the columns.
             deviation: the standard deviation of the outcome beyond a linear model.
         """
-        n = len(self.moments.ridges)
+        n = len(moments.ridges)
         curves = np.arange(n - len(self.shape.variances), n)
-        evidence = Evidence.of(self.moments, np.concatenate([own, curves]))
+        evidence = Evidence.of(moments, np.concatenate([own, curves]))
         # Every other size is enough of what is only averaged over.
         controls = priors_of([self.shape], deviation, step=2)
 
@@ -129,5 +122,4 @@ def standardised(residuals: Floats, predicted: Floats, covariates: Floats) -> Fl
 def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
     r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
     p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
-    density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
-    return (treatment - p) * density / (p * (1.0 - p))
+    return (treatment - p) * normal_density(ndtri(p)) / (p * (1.0 - p))

@@ -96,13 +96,6 @@ class Columns(NamedTuple):
             return self.covariates(self.v[rows])
         return {kind: part[rows] for kind, part in self.kept.items()}
 
-    def with_expected(self, coefficients: Floats) -> Columns:
-        """With what the covariates say of the predicted treatment, by coefficients of their `NONLINEAR` functions."""
-        covariates, kept = self.covariates._replace(expected=coefficients), self.kept
-        if kept is not None:
-            kept = kept | {"expected": covariates.expected_of(kept)}
-        return self._replace(covariates=covariates, kept=kept)
-
     @property
     def centre(self) -> Any:
         """What the outcome is taken net of: the absorbed indicators' part of each row, or the mean."""

@@ -6,15 +6,14 @@ hundreds of columns need little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bgmiv.arrays import Floats, Integers
+from bgmiv.data.within import level_slices
 from bgmiv.sieve.penalties import choose_penalties, penalised_solve, ridges_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
@@ -24,12 +23,10 @@ __all__ = ["FirstStage", "LeftOut", "first_stage", "left_out_errors", "one_threa
 # What a row that determines its own prediction leaves of its error.
 _MIN_LEFT_OUT = 1e-3
 
+_F = TypeVar("_F")
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Hundreds of matrices this small: several threads spend their time waiting for one another."""
-    with threadpool_limits(limits=1, user_api="blas"):
-        yield
+one_thread: Callable[[_F], _F] = threadpool_limits.wrap(limits=1, user_api="blas")
+"""For hundreds of matrices this small: several threads spend their time waiting for one another."""
 
 
 class FirstStage(NamedTuple):
@@ -57,7 +54,7 @@ class FirstStage(NamedTuple):
         return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), targets[:0])
 
 
-@one_thread()
+@one_thread
 def first_stage(blocks_at: BlocksAt, targets: Floats, sampling: Sampling, min_gain: float) -> FirstStage:
     r"""Predict the targets by the instruments.
 
@@ -176,5 +173,4 @@ def left_out_errors(
 
 def slices_of(blocks: Sequence[Floats]) -> list[slice]:
     """Where the columns of each block are, side by side."""
-    ends = np.cumsum([0, *(block.shape[1] for block in blocks)]).tolist()
-    return [slice(start, stop) for start, stop in pairwise(ends)]
+    return level_slices([block.shape[1] for block in blocks])

@@ -102,11 +102,11 @@ class SieveFit(NamedTuple):
     function: SieveFunction
     left_out: Floats
     residuals: Floats
-    n_shrunk: int = 0
+    n_shrunk: int
 
     def left_out_errors(self, data: IVData) -> Floats:
         """Errors of left-out predictions given, as in the regression itself, the first stage's residuals too."""
-        root = np.ones((data.n_rows, 1)) if data.weights is None else np.sqrt(data.weights, dtype=np.float64)[:, None]
+        root = np.sqrt(data.full_weights)[:, None]
         controls, errors = np.column_stack([np.ones(data.n_rows), self.residuals]), data.outcome - self.left_out
         fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
         return errors - fitted
@@ -257,7 +257,10 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: floa
     coefficients = columns.first_stage(blocks_at, predicted, min_gain).coefficients
     beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
-    return columns.with_expected(beyond)
+    covariates, kept = columns.covariates._replace(expected=beyond), columns.kept
+    if kept is not None:
+        kept = kept | {"expected": covariates.expected_of(kept)}
+    return columns._replace(covariates=covariates, kept=kept)
 
 
 def _regression(columns: Columns, first: FirstStage, terms: Sequence[str], n_controls: int) -> Regression:
@@ -308,7 +311,8 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
         if len(variances) > 1:
             others = np.sqrt(variances[1:]) / np.sqrt(variances[1:]).sum()
             shares[2] = np.append(1.0 - _S_SHAPED, _S_SHAPED * others)
-        probabilities = _STEPS if columns.treatment.ordered else _CURVES
+        spline = columns.treatment.spline
+        probabilities = _CURVES if spline is None or spline.degree > 1 else _STEPS
         averaged[penalised.index("curve")] = [
             Prior(share / share.sum() / variances, probability, smooth=share is shares[0])
             for share, probability in zip(shares, probabilities, strict=True)

@@ -205,14 +205,12 @@ class Penalties(NamedTuple):
 
     Attributes:
         ridges: by block; infinite for a block that is left out.
-        gains: by block, twice the gain in log evidence when it entered; for one left out, what it would have gained.
         moments: with these ridges, and the covariance at them.
         variance: of an error.
         left_out: what the moments say of the blocks that are left out.
     """
 
     ridges: Floats
-    gains: Floats
     moments: Moments
     variance: float
     left_out: dict[int, BlockEvidence]
@@ -272,7 +270,7 @@ def choose_penalties(
             priors[i], gains[i] = left_out[i].best(variance, units[i])
         chosen = max(left_out, key=lambda block: gains[block], default=None)
         if chosen is None or priors[chosen] == 0.0 or gains[chosen] < min_gain:
-            return Penalties(ridges, gains, known, variance, left_out)
+            return Penalties(ridges, known, variance, left_out)
         ridges[chosen] = variance / priors[chosen]
         entered.append(chosen)
         for i in entered * _ROUNDS:
@@ -350,15 +348,15 @@ class Evidence(NamedTuple):
 
 
 class Averaged(NamedTuple):
-    """One of the combinations of priors that an estimate averages over.
+    """The combinations of priors that an estimate averages over.
 
     Attributes:
-        probability: its posterior one.
-        expected: `(k,)` prior variances of the columns of all blocks, in their order, on which the estimate rests.
-        allowed: `(k,)` those for which intervals allow.
+        shares: `(m,)` their posterior probabilities.
+        expected: `(m, k)` prior variances of the columns of all blocks, in their order, on which the estimate rests.
+        allowed: `(m, k)` those for which intervals allow.
     """
 
-    probability: float
+    shares: Floats
     expected: Floats
     allowed: Floats
 
@@ -372,7 +370,7 @@ class Posterior(NamedTuple):
 
 def average_priors(
     evidence: Evidence, priors: Sequence[Sequence[Prior]], seen: Callable[[Floats], Posterior] | None = None
-) -> list[Averaged]:
+) -> Averaged:
     r"""Posterior probabilities of all combinations of the blocks' priors, and the prior variances of their columns.
 
     Where a regression tells how large functions are, all combinations in which the same blocks have functions become
@@ -407,9 +405,8 @@ def average_priors(
         logs = np.log(shares) + evidence.posterior(allowed).logs
     probabilities = np.exp(logs - np.max(logs))
     probabilities /= probabilities.sum()
-    kept = np.flatnonzero(probabilities >= _MIN_PROBABILITY)
-    share = probabilities[kept].sum()
-    return [Averaged(probabilities[i] / share, variances[i], allowed[i]) for i in kept]
+    kept = probabilities >= _MIN_PROBABILITY
+    return Averaged(probabilities[kept] / probabilities[kept].sum(), variances[kept], allowed[kept])
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:

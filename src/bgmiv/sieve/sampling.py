@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from bgmiv.arrays import Floats, Integers
 from bgmiv.covariance import ROBUST, Errors, cluster_sums, errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.within import absorbed_blocks, level_places
+from bgmiv.data.within import absorbed_blocks, level_places, level_slices
 
 __all__ = ["PIECE", "BlocksAt", "Sampling", "Scores"]
 
@@ -63,11 +62,9 @@ class Sampling(NamedTuple):
         else:
             fold = rng.permutation(data.n_rows) % _FOLDS
         order = np.argsort(fold, kind="stable")
-        ends = np.cumsum(np.bincount(fold)).tolist()
-        folds = [slice(start, stop) for start, stop in pairwise([0, *ends]) if stop > start]
+        folds = level_slices(np.unique(fold, return_counts=True)[1].tolist())
         rows = data.take(order)
-        weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights.astype(np.float64)
-        return cls(weights, rows.groups, folds, errors_of(rows)), rows, order
+        return cls(rows.full_weights, rows.groups, folds, errors_of(rows)), rows, order
 
     @property
     def n_rows(self) -> int:
@@ -86,8 +83,7 @@ class Sampling(NamedTuple):
 
     def columns(self, blocks_at: BlocksAt, rows: Any) -> Floats:
         """Columns that are given in blocks, side by side and times the roots of weights."""
-        columns = np.hstack(blocks_at(rows))
-        return columns if self.weights is None else columns * self.root(rows)
+        return np.hstack(blocks_at(rows)) * self.root(rows)
 
     def grams(self, blocks_at: BlocksAt) -> Floats:
         """For each fold the weighted Gram matrix of columns, `(folds, p, p)`."""
@@ -112,8 +108,8 @@ class Sampling(NamedTuple):
         It has no small-sample correction, and CR1 in the place of the jackknife.
         """
         middle: Any = 0.0
-        sums: list[Any] = [0.0 for _ in self.errors.ways]
         noise: Any = 0.0
+        sums: list[Any] = [0.0] * len(self.errors.ways)
         count = 0
         for rows, parts in pieces:
             if self.errors.classical:

@@ -50,7 +50,6 @@ class SecondStage(NamedTuple):
             `BOUND`: the bias of penalties with each block's prior variance times its number of coefficients, so that
             the length of a row is the largest bias of coefficients that are as long as their prior says.
         ridges: by penalised block; infinite for one that was left out.
-        priors: by penalised block, the prior variance of its coefficients, also of one that was left out.
         left_out: `(n,)` each row's outcome as predicted by coefficients of the other rows or folds, the residuals' part
             aside.
         probabilities: by averaged block, the posterior probability that it has a function.
@@ -59,7 +58,6 @@ class SecondStage(NamedTuple):
     coefficients: Floats
     roots: dict[str, Floats]
     ridges: Floats
-    priors: Floats
     left_out: Floats
     probabilities: dict[int, float]
 
@@ -241,7 +239,7 @@ class _Scores(NamedTuple):
                 middle = middle + way.sign * (count - 1) / count * (scores.T @ scores)
             else:
                 factor = count / (count - 1) * (n - 1) / n * correction
-                middle = middle + way.sign * factor * self.covariance(Errors(ways=(way._replace(sign=1.0),)))
+                middle = middle + factor * self.covariance(Errors(ways=(way,)))
         return mended(errors, middle)
 
     def _without(self, cluster: Integers, inverse: Floats) -> Floats:
@@ -267,7 +265,7 @@ class _Scores(NamedTuple):
         return left_out_score(gram, score.reshape(2, size).T, inverse).T.ravel()
 
 
-@one_thread()
+@one_thread
 def second_stage(
     problem: Regression, n_unpenalised: int, min_gain: float, known: FunctionSizes | None = None
 ) -> SecondStage:
@@ -362,7 +360,6 @@ def second_stage(
             STRENGTH: turn[:, kept] @ root[len(kept) :],
         },
         ridges=penalties.ridges,
-        priors=priors,
         left_out=problem.outcome - errors[:, 0],
         probabilities={i: float(shares @ variances[:, blocks[i]].any(axis=1)) for i in averaged},
     )
@@ -425,39 +422,36 @@ def _choose(
         units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, TINY)
         averaged = dict(known.averaged)
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=unpenalised, units=units)
-    sizes = None
-    if known is not None and known.observed is not None:
+    observed, sizes = None if known is None else known.observed, None
+    if observed is not None:
         # Averaged blocks have no penalty in it.
         of_blocks = penalties.ridges.copy()
         of_blocks[list(averaged)] = 0.0
-        sizes = known.observed.fit(
-            problem.outcome,
-            problem.sampling,
-            ridges_of(blocks, of_blocks, unpenalised)[: len(moments) - problem.n_controls],
-        )
+        by_column = ridges_of(blocks, of_blocks, unpenalised)[: len(moments) - problem.n_controls]
+        sizes = observed.fit(problem.outcome, problem.sampling, by_column)
     priors = penalties.variance / penalties.ridges
     for i, evidence in penalties.left_out.items():
         # Also of those that gain something but too little to enter.
         if known is None:
             priors[i] = evidence.likely(penalties.variance)
         else:
-            seen = None if sizes is None else BlockEvidence.of(sizes.moments, blocks[i])
+            seen = None if sizes is None else BlockEvidence.of(sizes, blocks[i])
             priors[i] = evidence.expected(penalties.variance, units[i], seen)
-    models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
+    models = Averaged(np.ones(1), np.zeros((1, 0)), np.zeros((1, 0)))
     own = np.concatenate([every[:0], *(every[blocks[i]] for i in averaged)])
     if averaged:
         without = penalties.ridges.copy()
         without[list(averaged)] = np.inf
         deviation = np.sqrt(unexplained(without))
         each_block = [priors_of(shapes, deviation) for shapes in averaged.values()]
-        joint = None if sizes is None else sizes.joint(own, deviation)
+        joint = None if observed is None or sizes is None else observed.joint(sizes, own, deviation)
         models = average_priors(Evidence.of(penalties.moments, own), each_block, joint)
-    variances, ridges = np.zeros((len(models), len(moments))), np.tile(penalties.moments.ridges, (len(models), 1))
-    variances[:, own] = [model.allowed for model in models]
+    ridges = np.tile(penalties.moments.ridges, (len(models.shares), 1))
+    variances = np.zeros_like(ridges)
+    variances[:, own] = models.allowed
     with np.errstate(divide="ignore"):
-        ridges[:, own] = penalties.variance / np.array([model.expected for model in models])
-    shares = np.array([model.probability for model in models])
-    return _Choice(penalties, list(averaged), priors, shares, ridges, variances)
+        ridges[:, own] = penalties.variance / models.expected
+    return _Choice(penalties, list(averaged), priors, models.shares, ridges, variances)
 
 
 def _root(covariance: Floats) -> Floats:
