@@ -35,10 +35,7 @@ class Head(Protocol):
         """Log-density (or log-mass) of each coordinate of `value`, shape `(dim,)`."""
 
     def mean(self, raw: Array) -> Array:
-        """Expected value of each coordinate, shape `(dim,)`."""
-
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """`n` independent draws, shape `(n, dim)`."""
+        """Expected value of each coordinate, shape `(dim,)`; the probability of each of `Levels`."""
 
     def fit_error(self, raw: Array, value: Array) -> Array:
         """The scale-free loss that the warm start uses per coordinate (squared error or cross-entropy)."""
@@ -123,11 +120,6 @@ class Gaussian:
         variance = _softplus(spread) + self.floor
         return -0.5 * ((value - mean) ** 2 / variance + jnp.log(variance) + log(2.0 * pi))
 
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """Reparametrised draws: gradients flow into mean and variance."""
-        noise = jax.random.normal(key, (n, self.dim), dtype=raw.dtype)
-        return self.mean(raw) + jnp.sqrt(self.variance(raw)) * noise
-
     def fit_error(self, raw: Array, value: Array) -> Array:
         return (value - self.mean(raw)) ** 2
 
@@ -193,11 +185,6 @@ class GaussianMixture(_LogLoss):
         component = jnp.sum(uniforms[:, :1] >= edges, axis=1)
         return mean[component] + sd[component] * ndtri(uniforms[:, 1])
 
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """`n` draws, `(n, 1)`; gradients flow into the chosen components' means and spreads, not the weights."""
-        tiny = 2.0**-24
-        return self.at_uniforms(raw, jax.random.uniform(key, (n, 2), raw.dtype, tiny, 1.0 - tiny))[:, None]
-
     def fit_error(self, raw: Array, value: Array) -> Array:
         return (value - self.mean(raw)) ** 2
 
@@ -233,9 +220,6 @@ class Bernoulli(_LogLoss):
     def mean(self, raw: Array) -> Array:
         return jax.nn.sigmoid(raw)
 
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        return jax.random.bernoulli(key, self.mean(raw), (n, self.dim)).astype(raw.dtype)
-
 
 @dataclass(frozen=True)
 class Categorical(_LogLoss):
@@ -259,9 +243,6 @@ class Categorical(_LogLoss):
 
     def mean(self, raw: Array) -> Array:
         return jax.nn.softmax(raw)
-
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        return jax.nn.one_hot(jax.random.categorical(key, raw, shape=(n,)), self.dim, dtype=raw.dtype)
 
 
 @dataclass(frozen=True)
@@ -301,8 +282,5 @@ class Levels(_LogLoss):
         return jnp.sum(self.indicators(value[0]) * jax.nn.log_softmax(raw), keepdims=True)
 
     def mean(self, raw: Array) -> Array:
-        """The expected code, `(1,)`: only there for the protocol, because codes are names."""
-        return jnp.sum(jax.nn.softmax(raw) * jnp.arange(self.n_levels), keepdims=True)
-
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        return jax.random.categorical(key, raw, shape=(n, 1)).astype(raw.dtype)
+        """The levels' probabilities, `(n_levels,)`: codes are names, which have no mean."""
+        return jax.nn.softmax(raw)

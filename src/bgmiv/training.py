@@ -40,6 +40,7 @@ __all__ = [
     "MAX_ROWS",
     "Checkpoint",
     "EarlyStopping",
+    "Metrics",
     "Program",
     "RandomNumbers",
     "Resumed",
@@ -185,6 +186,10 @@ class TrainingData(NamedTuple):
         index = numbers.index((n,), self.n_training)
         return jnp.where(index < self.fold_start, index, index + self.fold_size)
 
+    def at(self, index: Array) -> Row:
+        """The rows at these positions."""
+        return Row(*(values[index] for values in self.rows))
+
     def is_training(self) -> Array:
         """Which padded rows are trained on."""
         index = jnp.arange(len(self.rows.x))
@@ -199,7 +204,7 @@ class TrainingData(NamedTuple):
         if self.weights is not None:
             inside = inside * self.weights.held_out[index]
         total = jnp.sum(inside)
-        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0.0, total, 1.0)
+        return self.at(index), inside / jnp.where(total > 0.0, total, 1.0)
 
 
 def training_data(
@@ -239,6 +244,10 @@ def _row_weights(weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayL
     )
 
 
+Metrics = dict[str, Array]
+"""What a step reports, by name; "loss" is among it."""
+
+
 class Program(Protocol):
     """A training phase: how many steps there are, how many in a chunk, and the pure step."""
 
@@ -258,7 +267,7 @@ class Program(Protocol):
     def chunk(self) -> int:
         """Steps of a compiled chunk, after which the host reports and saves."""
 
-    def step(self, state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
+    def step(self, state: Any, data: Any, key: Array) -> tuple[Any, Metrics]:
         """One step: the next state and its metrics."""
 
 
@@ -319,7 +328,7 @@ class Checkpoint:
         self._fingerprint = fingerprint
         self._every = every
         self._saved_at = -float("inf")
-        self._header: dict[str, Any] = {}
+        self._header: dict[str, Any] = {"phase": "", "step": 0, "passed": [], "history": []}
         self._leaves: dict[str, NDArray[Any]] = {}
         self._lock = FileLock(Path(folder).absolute() / _LOCK, timeout=0)
 
@@ -338,7 +347,7 @@ class Checkpoint:
         try:
             check_writable(folder)
             remove_strays(self._path, 0.0)
-            self._header, self._leaves = self._read()
+            self._read()
         except BaseException:
             self._release()
             raise
@@ -356,11 +365,11 @@ class Checkpoint:
             os.unlink(self._lock.lock_file)
         self._lock.release()
 
-    def _read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def _read(self) -> None:
         try:
             saved = self._path.read_bytes()
         except FileNotFoundError:
-            return {}, {}
+            return
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {error.strerror or error}.") from error
         checksum, _, content = saved.partition(b"\n")
@@ -373,20 +382,20 @@ class Checkpoint:
                 f"checkpoint folder '{self._path.parent}' holds an unfinished fit with other data, settings or seed, "
                 f"or by another version of bgmiv; finish that one, delete {self._path.name}, or choose another folder."
             )
-        return header, load(arrays)
+        self._header, self._leaves = header, load(arrays)
 
     def resume(self, phase: str, state: Any) -> Resumed:
         """The saved state of this phase, or the given fresh one."""
         history = [row for row in self._history() if row.phase == phase]
-        passed, step = phase in self._header.get("passed", []), 0
-        if self._header.get("phase") == phase:
+        passed, step = phase in self._header["passed"], 0
+        if self._header["phase"] == phase:
             leaves, tree = jax.tree.flatten(state)
             state = jax.device_put(jax.tree.unflatten(tree, [self._leaves[str(i)] for i in range(len(leaves))]))
             step = self._header["step"]
         return Resumed(step, state, history, passed)
 
     def _history(self) -> list[HistoryRow]:
-        return [HistoryRow(*row) for row in self._header.get("history", [])]
+        return [HistoryRow(*row) for row in self._header["history"]]
 
     def save(self, phase: str, step: int, state: Any, history: list[HistoryRow], *, last: bool) -> None:
         """Keep the state if the last save is long enough ago; always at a phase's end.
@@ -396,7 +405,7 @@ class Checkpoint:
         """
         if not last and monotonic() - self._saved_at < self._every:
             return
-        passed = self._header.get("passed", [])
+        passed = self._header["passed"]
         earlier = [row for row in self._history() if row.phase != phase]
         self._header = {
             "fingerprint": self._fingerprint,
@@ -413,13 +422,11 @@ class Checkpoint:
 
 
 @partial(jax.jit, static_argnames=("program",), donate_argnames=("state",))
-def _run_chunk(
-    program: Program, state: Any, data: Any, key: Array, start: Array, count: Array
-) -> tuple[Any, dict[str, Array]]:
-    def one(state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
+def _run_chunk(program: Program, state: Any, data: Any, key: Array, start: Array, count: Array) -> tuple[Any, Metrics]:
+    def one(state: Any, data: Any, key: Array) -> tuple[Any, Metrics]:
         zeros = {name: jnp.zeros(()) for name in program.metric_names}
 
-        def body(i: Array, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
+        def body(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
             state, sums = carry
             state, metrics = program.step(state, data, jax.random.fold_in(key, start + i))
             return state, jax.tree.map(jnp.add, sums, metrics)

@@ -25,7 +25,7 @@ from bgmiv.bgm.config import EGM, JointTraining
 from bgmiv.bgm.model import BGMIVModel, evaluate_fold, integrated_outcome, iv_means, square_errors
 from bgmiv.likelihood import Gaussian
 from bgmiv.nn.layers import MLP, adam
-from bgmiv.training import RandomNumbers, Row, TrainingData
+from bgmiv.training import Metrics, RandomNumbers, Row, TrainingData
 
 __all__ = [
     "EGMProgram", "EGMState", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss", "sliced_distance",
@@ -73,7 +73,7 @@ def egm_loss(
     key: Array,
     config: EGM,
     variance: Array | None = None,
-) -> tuple[Array, dict[str, Array]]:
+) -> tuple[Array, Metrics]:
     """The joint loss of encoder and generators on one batch, and its parts; the critic is held fixed.
 
     `z` has as many draws from the prior as the batch has rows, `noise` the dropout noise of the batch's encodings, then
@@ -123,15 +123,14 @@ class EGMProgram(EGM):
         optimiser = self._optimiser()
         return EGMState(model, critic, optimiser.init(model), optimiser.init(critic), jnp.ones(()))
 
-    def step(self, state: EGMState, data: TrainingData, key: Array) -> tuple[EGMState, dict[str, Array]]:
+    def step(self, state: EGMState, data: TrainingData, key: Array) -> tuple[EGMState, Metrics]:
         """Critic steps, then one joint step of encoder and generators."""
         model, n = state.model, self.batch_size
         key_draws, key_nodes = jax.random.split(key)
         numbers = RandomNumbers(key_draws, self._words(model))
         critic, critic_optimiser = self._critic_steps(state, data, numbers)
 
-        index = data.draw(numbers, n)
-        rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
+        rows = data.at(data.draw(numbers, n))
         z = numbers.normal((n, model.layout.dim))
         noise = numbers.uniform((2 * n, model.covariates.noise_width))
         residual = self.treatment_spread == "residual" and isinstance(model.treatment_head, Gaussian)
@@ -217,7 +216,7 @@ def sliced_distance(z: Array, directions: Array) -> Array:
 
 def joint_loss(
     model: BGMIVModel, rows: Row, directions: Array, noise: Array, key: Array, config: JointTraining
-) -> tuple[Array, dict[str, Array]]:
+) -> tuple[Array, Metrics]:
     """The loss of one batch and its parts."""
     z = jax.vmap(model.covariates.encode)(rows.v, noise)
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
@@ -249,14 +248,13 @@ class JointProgram(JointTraining):
         zero = jnp.zeros((), jnp.int32)
         return JointState(model, self._optimiser().init(model), model, jnp.asarray(jnp.inf), zero, zero, linear_loss)
 
-    def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, dict[str, Array]]:
+    def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, Metrics]:
         """One joint step of encoder and generators."""
         model, n = state.model, self.batch_size
         latent, width = model.layout.dim, model.covariates.noise_width
         key_draws, key_nodes = jax.random.split(key)
         numbers = RandomNumbers(key_draws, n * (1 + width) + self.n_directions * latent)
-        index = data.draw(numbers, n)
-        rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
+        rows = data.at(data.draw(numbers, n))
         noise = numbers.uniform((n, width))
         directions = numbers.normal((self.n_directions, latent))
         loss = jax.grad(joint_loss, has_aux=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Floats
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -29,8 +29,6 @@ from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, min_rows
 __all__ = [
     "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
 ]  # fmt: skip
-
-Floats = NDArray[np.float64]
 
 
 class LastStage(NamedTuple):

@@ -176,7 +176,7 @@ def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) 
     init, update, _ = dual_averaging_adaptation(plan.acceptance)
     step, metric = nuts.build_kernel(), jnp.ones(model.layout.dim)
 
-    def chain(start: _Start, key: Array) -> tuple[Array, Array, Array]:
+    def chain(start: _Start, key: Array) -> tuple[Array, ...]:
         def whitened(u: Array) -> Array:
             return log_density(start.z + start.root @ u)
 
@@ -193,8 +193,7 @@ def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) 
         begun = nuts.init(jnp.zeros_like(start.z), whitened), init(1.0)
         # Warm-up and draws in one loop: two would take twice as long to compile.
         _, found = jax.lax.scan(draw, begun, jnp.arange(plan.n_warmup + plan.n_draws))
-        z, acceptance, diverged = (values[plan.n_warmup :] for values in found)
-        return z, acceptance, diverged
+        return tuple(values[plan.n_warmup :] for values in found)
 
     z, acceptance, diverged = jax.vmap(chain)(starts, jax.random.split(jax.random.fold_in(key, 1), plan.n_chains))
     return Chains(z, jnp.mean(acceptance), jnp.sum(diverged))

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 from scipy.stats import gaussian_kde, norm
 
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.bgm.alternating import AlternatingProgram
 from bgmiv.bgm.config import EGM, Alternating, BGMIVConfig, JointTraining
 from bgmiv.bgm.initial import EGMProgram, JointProgram
@@ -57,8 +57,6 @@ _MAX_EVIDENCE_ROWS, _MAX_RESIDUALS = 1500, 5000
 _MIN_GAIN = 0.1
 # A normal part of the estimated density bounds what a row in its tails can cost.
 _NORMAL_PART = 0.1
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,24 +135,19 @@ def train_members(
     n_members = config.ensemble.members
     start = _start(config, rows, key[None] if n_members == 1 else jax.random.split(key, n_members))
     together = train(config.initial, config.alternating, start, reporter, checkpoint)
-    members: list[Member] = []
-    failure = DivergedError(config.initial.name, 0)
+    members, losses = [], []
     for i, trained in enumerate(members_of(together) if n_members > 1 else (together,)):
-        if isinstance(trained, DivergedError):
-            failure = trained
-            continue
         held_out = training = None
         if rows.folds.hold_out:
             held_out, training = _evaluated(config, start.data, rows.folds, i, trained.model)
         members.append(Member(trained.model, trained.history, rows.folds.rows(i), held_out, training))
-    losses = [member.held_out.outcome_loss if member.held_out else 1.0 for member in members]
+        finite = np.isfinite([row.metrics["loss"] for row in trained.history]).all()
+        loss = held_out.outcome_loss if held_out else 1.0
+        losses.append(loss if finite else np.nan)
     kept = tuple(member for member, bad in zip(members, failed(losses), strict=True) if not bad)
     if not kept:
-        if members and members[0].history:
-            # The losses of training were finite: it broke in its last steps.
-            last = members[0].history[-1]
-            failure = DivergedError(last.phase, last.step)
-        raise failure
+        phase, step, _ = together.history[-1] if together.history else (config.initial.name, 0, {})
+        raise DivergedError(phase, step)
     return kept
 
 
@@ -199,8 +192,7 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
         return losses
     weights = rows.data.full_weights
     for i in range(len(losses)):
-        held = np.zeros(len(columns), bool)
-        held[rows.folds.rows(i)] = True
+        held = np.isin(np.arange(len(columns)), rows.folds.rows(i))
         root = np.sqrt(weights[~held])
         beta = np.linalg.lstsq(columns[~held] * root[:, None], scaled.y[~held] * root, rcond=None)[0]
         errors = (scaled.y[held] - columns[held] @ beta) ** 2
@@ -229,19 +221,17 @@ def _evaluated(
     return losses((start, size)), losses(trained_on)
 
 
-def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
-    """Each member on its own, or the error its own fit would have raised: its first loss that is not finite."""
+def members_of(together: Trained) -> tuple[Trained, ...]:
+    """Each member on its own."""
     # Taken apart on the host, where a slice needs no compilation.
     models = jax.tree.map(np.asarray, together.model)
 
-    def one(i: int) -> Trained | DivergedError:
+    def one(i: int) -> Trained:
         history = []
         for row in together.history:
             # A list with one number a member, in which `run_phase` gives the metrics of several members.
             metrics: dict[str, Any] = row.metrics
             history.append(row._replace(metrics={name: float(values[i]) for name, values in metrics.items()}))
-            if not np.isfinite(history[-1].metrics["loss"]):
-                return DivergedError(row.phase, row.step)
         return Trained(jax.device_put(jax.tree.map(lambda leaf: leaf[i], models)), tuple(history))
 
     return tuple(one(i) for i in range(len(jax.tree.leaves(models)[0])))
@@ -354,8 +344,8 @@ def network_evidence(
 
 def gather_evidence(
     data: IVData,
-    rows: NDArray[np.int64],
-    owner: NDArray[np.int64],
+    rows: Integers,
+    owner: Integers,
     members: Floats,
     losses: Sequence[tuple[HeldOutLosses, HeldOutLosses]],
     *,
@@ -372,9 +362,12 @@ def gather_evidence(
     n_members = len(members)
     own = members[owner, np.arange(len(rows))]
     variance = sum(variance_of(part.outcome, data.weights) for part in data.outcome_parts())
-    spread = max(variance**0.5, np.finfo(float).tiny)
+    spread = max(variance**0.5, TINY)
+    # The root mean square difference of members from their mean.
+    differences = np.sum(np.var(members, axis=0).reshape(len(rows), -1), axis=1)
+    disagreement = float(np.sqrt(np.average(differences, weights=weights_at(data, rows)))) / spread
     held_out, in_sample = (HeldOutLosses(*np.mean(part, axis=0).tolist()) for part in zip(*losses, strict=True))
-    explained = 1.0 - held_out.outcome_loss / max(held_out.outcome_variance, np.finfo(float).tiny)
+    explained = 1.0 - held_out.outcome_loss / max(held_out.outcome_variance, TINY)
     linear = flexible = gain = None
     risks = MomentRisks()
     if uses_instrument:
@@ -387,22 +380,16 @@ def gather_evidence(
         flexible_explained=flexible,
         covariates_gain=gain,
         **risks._asdict(),
-        outcome_gap=held_out.outcome_loss / max(in_sample.outcome_loss, np.finfo(float).tiny),
+        outcome_gap=held_out.outcome_loss / max(in_sample.outcome_loss, TINY),
         treatment_gap=in_sample.treatment_score - held_out.treatment_score,
         first_stage_gain=held_out.first_stage_gain if uses_instrument else None,
-        disagreement=_disagreement(members, weights_at(data, rows)) / spread if n_members > 1 else None,
+        disagreement=disagreement if n_members > 1 else None,
         near_floor=held_out.near_floor,
         # Without covariates there is nothing for latents to carry.
         latent_spread=held_out.latent_spread if data.schema.blocks else None,
         n_members=n_members,
         discrete_outcome=data.schema.outcome.discrete,
     )
-
-
-def _disagreement(members: Floats, weights: NDArray[np.floating] | None) -> float:
-    """Root mean square difference of members from their mean, from `(members, m)` or `(members, m, K)`."""
-    variances = np.sum(np.var(members, axis=0).reshape(members.shape[1], -1), axis=1)
-    return float(np.sqrt(np.average(variances, weights=weights)))
 
 
 class LeftOutResiduals(NamedTuple):
@@ -415,7 +402,7 @@ class LeftOutResiduals(NamedTuple):
     """
 
     values: Floats
-    member: NDArray[np.int64]
+    member: Integers
     weights: Floats
 
 

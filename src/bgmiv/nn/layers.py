@@ -156,22 +156,21 @@ class MLP(eqx.Module):
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
-def _glorot(n_in: int, n_out: int, key: Array) -> Array:
-    """A Glorot-uniform kernel `(3, 3, n_in, n_out)`, as a dense layer between whole receptive fields would draw it."""
-    limit = (6.0 / (_SIDE**2 * (n_in + n_out))) ** 0.5
-    return draw_kernel(key, (_SIDE, _SIDE, n_in, n_out), limit)
-
-
-class Conv(eqx.Module):
-    """A 3x3 convolution that keeps height and width; beyond its edges an image is zero."""
+class _Kernel(eqx.Module):
+    """The weights of a 3x3 convolution, drawn as a dense layer between whole receptive fields would draw them."""
 
     kernel: Array
     bias: Array
 
     def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
-        """Draw the kernel of shape `(3, 3, n_in, n_out)`."""
-        self.kernel = _glorot(n_in, n_out, key)
+        """Draw the Glorot-uniform kernel of shape `(3, 3, n_in, n_out)`."""
+        limit = (6.0 / (_SIDE**2 * (n_in + n_out))) ** 0.5
+        self.kernel = draw_kernel(key, (_SIDE, _SIDE, n_in, n_out), limit)
         self.bias = zero_bias(n_out)
+
+
+class Conv(_Kernel):
+    """A 3x3 convolution that keeps height and width; beyond its edges an image is zero."""
 
     def __call__(self, image: Array) -> Array:
         """Map one image."""
@@ -181,20 +180,12 @@ class Conv(eqx.Module):
         return jnp.concatenate(patches, axis=-1) @ self.kernel.reshape(_SIDE**2 * channels, -1) + self.bias
 
 
-class TransposedConv(eqx.Module):
+class TransposedConv(_Kernel):
     r"""A transposed 3x3 convolution of stride 2, which doubles height and width.
 
     Every pixel is spread over the 3x3 pixels from twice its place on: $y_{2i+a,\,2j+b} \mathrel{+}= x_{ij} k_{ab}$;
     what falls beyond the last row and column is dropped.
     """
-
-    kernel: Array
-    bias: Array
-
-    def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
-        """Draw the kernel of shape `(3, 3, n_in, n_out)`."""
-        self.kernel = _glorot(n_in, n_out, key)
-        self.bias = zero_bias(n_out)
 
     def __call__(self, image: Array) -> Array:
         """Map one image."""

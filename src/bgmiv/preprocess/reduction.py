@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh, eigvalsh
+from scipy.linalg import eigh, eigvalsh, svd
 from scipy.sparse.linalg import eigsh
 from scipy.special import stdtrit
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.data.blocks import BlockKind, CovariateBlock
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
@@ -55,7 +56,7 @@ _MAX_IMAGE_SCORES = 256
 # Of the largest variance: what is less is none.
 _ROUNDING = 1e-10
 # Units must not matter, so that a column counts however small its numbers are.
-_STANDARDISE = Standardise(min_std=float(np.finfo(np.float64).tiny))
+_STANDARDISE = Standardise(min_std=TINY)
 
 
 class Projection(NamedTuple):
@@ -69,9 +70,9 @@ class Projection(NamedTuple):
         above_noise: how many components exceed noise; zero where the one that is kept does not.
     """
 
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    basis: NDArray[np.float64]
+    mean: Floats
+    scale: Floats
+    basis: Floats
     explained: float
     above_noise: int
 
@@ -274,7 +275,7 @@ def _drawn(values: NDArray[Any], max_rows: int, rng: np.random.Generator) -> NDA
     return values if few else values[np.sort(rng.choice(len(values), max_rows, replace=False))]
 
 
-def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
+def _gram(values: NDArray[Any], standard: Affine) -> Floats:
     """ZᵀZ/n, or ZZᵀ/n if that is smaller; their eigenvalues other than zero are the same."""
     n_rows, width = values.shape
     if width > n_rows:
@@ -287,14 +288,12 @@ def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
     return gram / n_rows
 
 
-def _standardised(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
+def _standardised(values: NDArray[Any], standard: Affine) -> Floats:
     # Not Affine.transform, which is in single precision.
     return np.asarray((values - standard.shift) / standard.scale, np.float64)
 
 
-def _projection(
-    values: NDArray[Any], standard: Affine, gram: NDArray[np.float64], count: int, above_noise: int
-) -> Projection:
+def _projection(values: NDArray[Any], standard: Affine, gram: Floats, count: int, above_noise: int) -> Projection:
     """The projection of values (n, d) on their `count` leading components, by the eigenvectors of `_gram`."""
     n_rows, width = values.shape
     eigenvalues, vectors = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
@@ -331,22 +330,17 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
         G. H. Golub, M. Heath, G. Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
         parameter, Technometrics 21(2).
     """
-    n = min(len(columns), _MAX_ROWS)
-    rows = np.sort(np.random.default_rng(0).choice(len(columns), n, replace=False))
-    z, t = (np.asarray(values[rows], np.float64) for values in (columns, targets))
-    z, t = (_standardised(values, _STANDARDISE.fit(values)) for values in (z, t))
-    # Variances along the principal directions, and what of each target lies along their scores; by the smaller of both
-    # matrices of products, as blocks may be wider than there are rows.
-    if z.shape[1] <= n:
-        variances, directions = np.linalg.eigh(z.T @ z / n)
-        scores_of = z @ directions / np.sqrt(n * np.maximum(variances, np.finfo(float).tiny))
-    else:
-        variances, scores_of = np.linalg.eigh(z @ z.T / n)
-    there = variances > _ROUNDING * variances.max(initial=0.0)
+    drawn = (_drawn(values, _MAX_ROWS, np.random.default_rng(0)) for values in (columns, targets))
+    z, t = (_standardised(values, _STANDARDISE.fit(values)) for values in drawn)
+    n = len(z)
+    # Variances along the principal directions, and what of each target lies along their scores.
+    scores_of, singular, _ = svd(z, full_matrices=False)
+    variances = singular**2 / n
+    there = variances > _ROUNDING * variances.max()
     variances, energies = variances[there], (scores_of.T @ t)[there] ** 2 / n
     scores = []
     for level in levels:
-        kept = variances / (variances + level**2) if level > 0 else (variances > 0).astype(float)
+        kept = variances / (variances + level**2)
         residual = np.mean(t**2, axis=0) - np.sum(energies * (1.0 - (1.0 - kept) ** 2)[:, None], axis=0)
         left_over = max(1.0 - (kept.sum() + 1.0) / n, 1e-3)
         scores.append(float(np.sum(residual)) / left_over**2)
