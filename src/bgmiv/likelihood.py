@@ -150,10 +150,7 @@ class GaussianMixture(_LogLoss):
 
     n_components: int = 10
     floor: float = 1e-3
-
-    @property
-    def dim(self) -> int:
-        return 1
+    dim = 1
 
     @property
     def raw_dim(self) -> int:
@@ -185,9 +182,6 @@ class GaussianMixture(_LogLoss):
         component = jnp.sum(uniforms[:, :1] >= edges, axis=1)
         return mean[component] + sd[component] * ndtri(uniforms[:, 1])
 
-    def fit_error(self, raw: Array, value: Array) -> Array:
-        return (value - self.mean(raw)) ** 2
-
 
 @dataclass(frozen=True)
 class Bernoulli(_LogLoss):
@@ -201,14 +195,11 @@ class Bernoulli(_LogLoss):
     """
 
     dim: int = 1
+    support = (0.0, 1.0)
 
     @property
     def raw_dim(self) -> int:
         return self.dim
-
-    @property
-    def support(self) -> tuple[float, ...]:
-        return (0.0, 1.0)
 
     def log_weights(self, raw: Array) -> Array:
         return jnp.stack([jax.nn.log_sigmoid(-raw[0]), jax.nn.log_sigmoid(raw[0])])
@@ -258,10 +249,7 @@ class Levels(_LogLoss):
     """
 
     n_levels: int
-
-    @property
-    def dim(self) -> int:
-        return 1
+    dim = 1
 
     @property
     def raw_dim(self) -> int:

@@ -283,6 +283,7 @@ class EarlyStopping(Protocol):
 
 
 _FILE, _LOCK = "unfinished-fit.checkpoint", "unfinished-fit.lock"
+_SECONDS_BETWEEN_SAVES = 5.0
 
 
 def fingerprint(*parts: Any) -> str:
@@ -315,18 +316,16 @@ class Checkpoint:
     Args:
         folder: made if absent.
         fingerprint: of the fit that wants to use it.
-        every: seconds between two saves.
 
     Raises:
         ConfigError: on entry, if the folder holds another fit's state or another process uses it.
         StoreError: on entry, if the file there is damaged or nothing can be written there.
     """
 
-    def __init__(self, folder: str | Path, fingerprint: str, every: float = 5.0) -> None:
+    def __init__(self, folder: str | Path, fingerprint: str) -> None:
         """Nothing is read or locked before the context is entered."""
         self._path = Path(folder) / _FILE
         self._fingerprint = fingerprint
-        self._every = every
         self._saved_at = -float("inf")
         self._header: dict[str, Any] = {"phase": "", "step": 0, "passed": [], "history": []}
         self._leaves: dict[str, NDArray[Any]] = {}
@@ -386,7 +385,7 @@ class Checkpoint:
 
     def resume(self, phase: str, state: Any) -> Resumed:
         """The saved state of this phase, or the given fresh one."""
-        history = [row for row in self._history() if row.phase == phase]
+        history = [HistoryRow(*row) for row in self._header["history"] if row[0] == phase]
         passed, step = phase in self._header["passed"], 0
         if self._header["phase"] == phase:
             leaves, tree = jax.tree.flatten(state)
@@ -394,19 +393,16 @@ class Checkpoint:
             step = self._header["step"]
         return Resumed(step, state, history, passed)
 
-    def _history(self) -> list[HistoryRow]:
-        return [HistoryRow(*row) for row in self._header["history"]]
-
     def save(self, phase: str, step: int, state: Any, history: list[HistoryRow], *, last: bool) -> None:
         """Keep the state if the last save is long enough ago; always at a phase's end.
 
         Raises:
             StoreError: it cannot be written; the state saved before is still there.
         """
-        if not last and monotonic() - self._saved_at < self._every:
+        if not last and monotonic() - self._saved_at < _SECONDS_BETWEEN_SAVES:
             return
         passed = self._header["passed"]
-        earlier = [row for row in self._history() if row.phase != phase]
+        earlier = [row for row in self._header["history"] if row[0] != phase]
         self._header = {
             "fingerprint": self._fingerprint,
             "phase": phase,

@@ -46,26 +46,20 @@ def step_latents(
     they are left alone, moments and all.
     """
     if dense:
-        first = (DECAY_1 * state.first).at[rows].add((1.0 - DECAY_1) * gradient)
-        second = (DECAY_2 * state.second).at[rows].add((1.0 - DECAY_2) * gradient**2)
-        count = state.updates + 1
-        return LatentAdamState(state.z - _step(first, second, count, learning_rate), first, second, count)
+        gradient, rows = jnp.zeros_like(state.z).at[rows].set(gradient), jnp.arange(len(state.z))
     first = DECAY_1 * state.first[rows] + (1.0 - DECAY_1) * gradient
     second = DECAY_2 * state.second[rows] + (1.0 - DECAY_2) * gradient**2
     count = state.updates[rows] + 1
+    t = count[:, None].astype(first.dtype)
+    unbiased_first = first / (1.0 - DECAY_1**t)
+    unbiased_second = second / (1.0 - DECAY_2**t)
+    step = learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + EPSILON)
     return LatentAdamState(
-        state.z.at[rows].add(-_step(first, second, count, learning_rate)),
+        state.z.at[rows].add(-step),
         state.first.at[rows].set(first),
         state.second.at[rows].set(second),
         state.updates.at[rows].set(count),
     )
-
-
-def _step(first: Array, second: Array, count: Array, learning_rate: float) -> Array:
-    t = count[:, None].astype(first.dtype)
-    unbiased_first = first / (1.0 - DECAY_1**t)
-    unbiased_second = second / (1.0 - DECAY_2**t)
-    return learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + EPSILON)
 
 
 class AlternatingState(NamedTuple):

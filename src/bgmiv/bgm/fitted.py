@@ -277,9 +277,8 @@ class FittedNetworks(FittedBGMIV):
             functions.append(stage.function)
 
         def members_at(query: Query) -> Floats:
-            v = self.reduction.transform(query.rows.covariates)
             each = zip(functions, self.members_at(query), strict=True)
-            return np.stack([one.at(query, one.encode(self.reduction.schema, v), learned) for one, learned in each])
+            return np.stack([self._at_new_rows(function, query, learned) for function, learned in each])
 
         return held_out_values(parts, query, members_at, max_rows)
 
@@ -296,20 +295,21 @@ class FittedNetworks(FittedBGMIV):
             return None
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
         scaled, schema = self.scaler.transform(self._reduced(data.take(chosen))), self.schema
-        w, x, z = (jax.device_put(values) for values in (scaled.w, scaled.x, self._encoded(rows)[0][0][chosen]))
+        z = self._encoded(rows)[0][0][chosen]
         # Probabilities are in units of their own.
         scales = {
             "treatment": 1.0 if schema.treatment.discrete else scaled.x.std(),
             "outcome": 1.0 if schema.outcome.discrete else scaled.y.std(),
             "covariates": scaled.v.std(axis=0),
         }
-        order = np.roll(np.arange(len(chosen)), 1)
-        before = _predicted(self.model, w, x, z)
+        before = _predicted(self.model, scaled.w, scaled.x, z)
         usage: dict[str, float] = {}
         for name, columns in self.model.layout.parts.items():
             if columns.start == columns.stop:
                 continue
-            after = _predicted(self.model, w, x, z.at[:, columns].set(z[order, columns]))
+            exchanged = z.copy()
+            exchanged[:, columns] = np.roll(z[:, columns], 1, axis=0)
+            after = _predicted(self.model, scaled.w, scaled.x, exchanged)
             for (target, scale), old, new in zip(scales.items(), before, after, strict=True):
                 change = np.abs(np.asarray(new) - np.asarray(old)) / np.where(scale > 0, scale, 1.0)
                 usage[f"{name}.{target}"] = float(np.mean(change))

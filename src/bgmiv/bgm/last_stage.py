@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -176,13 +177,14 @@ class FittedBGMIV(FittedMethod):
             if stage is None:
                 raise NotIdentifiedError("the sieve cannot be fitted without a fold of the rows.")
 
-            def at(query: Query) -> Floats:
-                v = self.reduction.transform(query.rows.covariates)
-                return stage.function.at(query, stage.function.encode(self.reduction.schema, v))
-
-            return at
+            return partial(self._at_new_rows, stage.function)
 
         return cross_fitted(data, without_fold, max_rows)
+
+    def _at_new_rows(self, function: SieveFunction, query: Query, learned: Floats | None = None) -> Floats:
+        """The g of a last stage that is not the fit's own, at covariates that are not reduced."""
+        reduced = self.reduction.transform(query.rows.covariates)
+        return function.at(query, function.encode(self.reduction.schema, reduced), learned)
 
 
 @dataclass(frozen=True, eq=False)

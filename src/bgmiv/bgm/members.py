@@ -262,8 +262,8 @@ def train(
         if initial.iterations:
             latents = over(lambda model: encode_rows(model, start.data.rows.v))(model)
         else:
-            n = len(start.data.rows.x)
-            latents = over(lambda model, key: model.layout.sample_prior(key, n))(model, start.keys[..., 1])
+            shape = len(start.data.rows.x), model.layout.dim
+            latents = over(lambda key: jax.random.normal(key, shape))(start.keys[..., 1])
         program = AlternatingProgram(**vars(alternating))
         state, more = run(program, _begin(program, model, latents, several=several), key=start.keys[..., 2])
         model, history = state.model, history + more
@@ -437,7 +437,7 @@ def density_gain(residuals: LeftOutResiduals) -> float:
         own = residuals.member == member
         other, weights = residuals.values[~own], residuals.weights[~own]
         centre = np.average(other, weights=weights)
-        spread = np.sqrt(np.average((other - centre) ** 2, weights=weights))
+        spread = np.sqrt(variance_of(other, weights))
         normal = norm.pdf(residuals.values[own], centre, spread)
         density = gaussian_kde(other, weights=weights)(residuals.values[own])
         gains[own] = np.log((1.0 - _NORMAL_PART) * density / np.maximum(normal, 1e-300) + _NORMAL_PART)

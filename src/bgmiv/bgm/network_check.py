@@ -119,7 +119,6 @@ def _best_splits(sums: Floats, counts: Floats, least: float) -> tuple[Positions,
     right, others = sums[..., -1:] - sums, counts[..., -1:] - counts
     gains = sums**2 / np.maximum(counts, TINY) + right**2 / np.maximum(others, TINY)
     gains[(counts < least) | (others < least)] = -np.inf
-    best = gains.reshape(len(gains), -1).argmax(axis=1)
-    feature, edge = np.divmod(best, _BINS)
-    possible = np.isfinite(gains.reshape(len(gains), -1)[np.arange(len(gains)), best])
-    return feature, np.where(possible, edge, _BINS - 1)
+    gains = gains.reshape(len(gains), -1)
+    feature, edge = np.divmod(gains.argmax(axis=1), _BINS)
+    return feature, np.where(np.isfinite(gains.max(axis=1)), edge, _BINS - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -110,9 +111,7 @@ class MLP(eqx.Module):
         heads = (n_out,) if isinstance(n_out, int) else n_out
         widths = (n_in, *hidden)
         keys = jax.random.split(key, len(hidden) + len(heads))
-        self.layers = tuple(
-            Dense(a, b, key=k) for a, b, k in zip(widths[:-1], widths[1:], keys[: len(hidden)], strict=True)
-        )
+        self.layers = tuple(Dense(a, b, key=k) for (a, b), k in zip(pairwise(widths), keys, strict=False))
         self.outputs = tuple(Dense(widths[-1], n, key=k) for n, k in zip(heads, keys[len(hidden) :], strict=True))
         self.activation = activation
 
@@ -152,8 +151,7 @@ class MLP(eqx.Module):
         return h
 
     def _heads(self, h: Array) -> Array:
-        parts = [layer(h) for layer in self.outputs]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+        return jnp.concatenate([layer(h) for layer in self.outputs])
 
 
 class _Kernel(eqx.Module):
