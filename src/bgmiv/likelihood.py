@@ -257,7 +257,7 @@ class Levels(_LogLoss):
 
     @property
     def support(self) -> tuple[float, ...]:
-        return tuple(float(code) for code in range(self.n_levels))
+        return tuple(map(float, range(self.n_levels)))
 
     def indicators(self, value: Array) -> Array:
         """A scalar code as a one-hot row, `(n_levels,)`."""

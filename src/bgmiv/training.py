@@ -39,13 +39,9 @@ from bgmiv.progress import HistoryRow, Reporter, silent
 __all__ = [
     "MAX_ROWS",
     "Checkpoint",
-    "EarlyStopping",
     "Metrics",
-    "Program",
     "RandomNumbers",
-    "Resumed",
     "Row",
-    "RowWeights",
     "TrainingData",
     "bucket_size",
     "fingerprint",
@@ -94,9 +90,8 @@ def in_blocks(function: Callable[..., Array], arrays: Sequence[np.ndarray], size
     """A compiled function of rows, `(n, ...)`, in blocks of `size` rows, of which the last one is padded."""
     n, parts = len(arrays[0]), []
     for start in range(0, n, size):
-        block = [np.asarray(values[start : start + size], np.float32) for values in arrays]
-        on_device = [jax.device_put(pad_rows(values, size)) for values in block]
-        parts.append(np.asarray(function(*on_device))[: n - start])
+        block = [pad_rows(np.asarray(values[start : start + size], np.float32), size) for values in arrays]
+        parts.append(np.asarray(function(*block))[: n - start])
     return np.concatenate(parts)
 
 
@@ -220,7 +215,7 @@ def training_data(
     """
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
-    rows = Row(*(jax.device_put(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
+    rows = Row(*(jax.device_put(pad_rows(values, padded)) for values in scaled))
     counted = None if weights is None else _row_weights(np.asarray(weights, np.float64), padded, fold)
     count, start, size = (jax.device_put(np.asarray(number, np.int32)) for number in (n, *fold))
     return TrainingData(rows, count, start, size, counted)
@@ -230,7 +225,7 @@ def _row_weights(weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayL
     starts, sizes = (np.asarray(part)[..., None] for part in fold)
     place = np.arange(padded)
     inside = (place < len(weights)) & ~((place >= starts) & (place < starts + sizes))
-    own = np.where(inside, pad_rows(weights, padded), 0.0)
+    own = inside * pad_rows(weights, padded)
     totals = np.cumsum(own, axis=-1)
     total = totals[..., -1:]
     if not (total > 0).all():
@@ -440,9 +435,8 @@ def _run_chunk(program: Program, state: Any, data: Any, key: Array, start: Array
 def _member_axes(data: TrainingData) -> Any:
     """Where each part of the data has its member axis: members share rows, and each may hold out others."""
     axis = 0 if data.fold_start.ndim else None
-    rows: Any = jax.tree.map(lambda _: None, data.rows)
-    weights: Any = jax.tree.map(lambda values: 0 if values.ndim > 1 else None, data.weights)
-    return TrainingData(rows, *(None, axis, axis, weights))  # type: ignore[arg-type]
+    weights = jax.tree.map(lambda values: 0 if values.ndim > 1 else None, data.weights)
+    return data._replace(rows=None, n=None, fold_start=axis, fold_size=axis, weights=weights)
 
 
 @run_once

@@ -7,7 +7,7 @@ likelihood under the new phi, then the batch's latents on the quasi-posterior un
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -45,20 +45,23 @@ def step_latents(
     With `dense` the other rows take part with a zero gradient, so that their momentum goes on moving them; otherwise
     they are left alone, moments and all.
     """
+    moved: Any = slice(None) if dense else rows
     if dense:
-        gradient, rows = jnp.zeros_like(state.z).at[rows].set(gradient), jnp.arange(len(state.z))
-    first = DECAY_1 * state.first[rows] + (1.0 - DECAY_1) * gradient
-    second = DECAY_2 * state.second[rows] + (1.0 - DECAY_2) * gradient**2
-    count = state.updates[rows] + 1
+        first = (DECAY_1 * state.first).at[rows].add((1.0 - DECAY_1) * gradient)
+        second = (DECAY_2 * state.second).at[rows].add((1.0 - DECAY_2) * gradient**2)
+    else:
+        first = DECAY_1 * state.first[rows] + (1.0 - DECAY_1) * gradient
+        second = DECAY_2 * state.second[rows] + (1.0 - DECAY_2) * gradient**2
+    count = state.updates[moved] + 1
     t = count[:, None].astype(first.dtype)
     unbiased_first = first / (1.0 - DECAY_1**t)
     unbiased_second = second / (1.0 - DECAY_2**t)
     step = learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + EPSILON)
     return LatentAdamState(
-        state.z.at[rows].add(-step),
-        state.first.at[rows].set(first),
-        state.second.at[rows].set(second),
-        state.updates.at[rows].set(count),
+        state.z.at[moved].add(-step),
+        state.first.at[moved].set(first),
+        state.second.at[moved].set(second),
+        state.updates.at[moved].set(count),
     )
 
 

@@ -20,17 +20,7 @@ from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn.features import BlockFeatures, Noised, Raw, Shape, build_features, rows_at_once
 from bgmiv.nn.layers import MLP, Conv, Dense, TransposedConv, leaky_relu
 
-__all__ = [
-    "Branch",
-    "BranchNet",
-    "ConvDecoder",
-    "CovariateModule",
-    "Decoder",
-    "Encoder",
-    "OwnLatents",
-    "Selection",
-    "build_covariates",
-]
+__all__ = ["ConvDecoder", "CovariateModule", "Encoder", "OwnLatents", "build_covariates"]
 
 
 # Raw parameter of a variance of 1e-4.
@@ -224,14 +214,6 @@ def _block_branch(
     return Branch(block.start, block.stop, head, config.block_reduction), net
 
 
-def _column_features(blocks: Sequence[CovariateBlock], config: CovariateConfig, key: Array) -> BlockFeatures:
-    """All columns as they are; without a narrow vector, which is noised, in one piece."""
-    if not blocks or any(config.features.is_narrow(block) for block in blocks):
-        return build_features(blocks, config.features, key=key)
-    width = blocks[-1].stop
-    return BlockFeatures((Raw(width),), ((0, width),))
-
-
 def build_covariates(
     blocks: Sequence[CovariateBlock], latent_dim: int, config: CovariateConfig, *, key: Array
 ) -> CovariateModule:
@@ -247,7 +229,10 @@ def build_covariates(
     parts: list[tuple[Branch, BranchNet]] = []
     if all(config.features.is_narrow(block) or block.kind in columns for block in blocks):
         key_net, key_decoder = jax.random.split(key)
-        features, hidden = _column_features(blocks, config, key), config.dense_hidden
+        features, hidden = build_features(blocks, config.features, key=key), config.dense_hidden
+        if blocks and all(isinstance(part, Raw) for part in features.parts):
+            # Columns as they are make one piece.
+            features = BlockFeatures((Raw(features.width),), ((0, features.width),))
         # Without columns nothing is generated: latents are then the encoder's constant.
         if blocks:
             head = Gaussian(features.width, shared_variance=config.shared_variance)

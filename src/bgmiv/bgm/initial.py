@@ -29,7 +29,7 @@ from bgmiv.nn.layers import MLP, adam
 from bgmiv.training import Metrics, RandomNumbers, Row, TrainingData
 
 __all__ = [
-    "EGMProgram", "EGMState", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss", "sliced_distance",
+    "EGMProgram", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss", "sliced_distance",
 ]  # fmt: skip
 
 # Evaluations before a network that predicts worse than a line is given up.
@@ -276,10 +276,5 @@ class JointProgram(JointTraining):
 
 def _generator_kernels(model: BGMIVModel) -> BGMIVModel:
     """Which parameters decay: the kernels of H and F, and of what leads from the latents to them."""
-
-    def generators(model: BGMIVModel) -> tuple[object, ...]:
-        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk, model.embedding
-
-    chosen = jax.tree.map(lambda leaf: False, model)
-    kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, generators(model))
-    return eqx.tree_at(generators, chosen, kernels, is_leaf=lambda leaf: leaf is None)
+    kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, model)
+    return eqx.tree_at(lambda m: m.covariates, kernels, jax.tree.map(lambda _: False, model.covariates))

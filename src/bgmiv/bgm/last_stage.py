@@ -131,9 +131,8 @@ def _better(networks: LastStage, sieve: LastStage) -> bool:
     """Whether the networks predict left-out rows better, by more than one standard error."""
     groups = networks.rows.groups
     gains = networks.rows.full_weights * (sieve.left_out_errors**2 - networks.left_out_errors**2)
-    if groups is not None:
-        gains = np.asarray(np.bincount(groups, gains), np.float64)
-    return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
+    total = gains if groups is None else np.bincount(groups, gains)
+    return bool(total.sum() > np.sqrt(np.sum((total - total.mean()) ** 2)))
 
 
 class FittedBGMIV(FittedMethod):

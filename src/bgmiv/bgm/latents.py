@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 from jax.scipy.special import ndtri
 
@@ -28,12 +27,13 @@ from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, encode_rows
 from bgmiv.data.messages import warn_user
 from bgmiv.data.scaling import unique_rows
 from bgmiv.errors import ConfigError
+from bgmiv.estimators.members import Learner
 from bgmiv.nn.layers import adam
 from bgmiv.training import MAX_ROWS, bucket_size, in_blocks, padded_size
 
 __all__ = [
-    "Chains", "LatentDraws", "check_sampled", "infer_latents", "latent_draws", "latents_of",
-    "nuts_chains", "sample_latents", "structural_at_draws", "structural_means",
+    "Chains", "LatentDraws", "check_sampled", "latent_draws", "latents_of", "sample_latents", "structural_at_draws",
+    "structural_means",
 ]  # fmt: skip
 
 LogDensity = Callable[[Array], Array]
@@ -65,13 +65,10 @@ def infer_latents(model: BGMIVModel, v: Array, config: LatentMap) -> Array:
     def loss(z: Array) -> Array:
         return -jnp.sum(jax.vmap(covariate_log_posterior, in_axes=(None, 0, 0))(model, v, z))
 
-    def body(_: Array, carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-        z, state = carry
-        updates, state = optimiser.update(jax.grad(loss)(z), state)
-        return optax.apply_updates(z, updates), state
+    def step(_: Array, latents: Learner) -> Learner:
+        return latents.moved(optimiser, jax.grad(loss)(latents.net))
 
-    z, _ = jax.lax.fori_loop(0, config.steps, body, (z, optimiser.init(z)))
-    return z
+    return jax.lax.fori_loop(0, config.steps, step, Learner.begin(z, optimiser)).net
 
 
 def latents_of(model: BGMIVModel, v: np.ndarray, rule: LatentMap | LatentPosterior) -> np.ndarray:
@@ -247,7 +244,7 @@ def _judged(values: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _judged_structural(model: BGMIVModel, x: Array, draws: Array) -> tuple[Array, Array]:
+def _judged_structural(model: BGMIVModel, x: Array | np.ndarray, draws: Array) -> tuple[Array, Array]:
     """The same of the structural function at treatments `x`, which does not depend on all latents."""
 
     def one(draws: Array) -> Array:
@@ -318,7 +315,7 @@ def latent_draws(model: BGMIVModel, v: np.ndarray, config: LatentPosterior, x: n
         BGMIVWarning: as `sample_latents`, of the structural function. Latents that it does not depend on do not count.
     """
     unique, inverse = unique_rows(v)
-    at = jnp.asarray(np.quantile(x, (0.1, 0.5, 0.9), method="nearest"), jnp.float32)
+    at = np.quantile(x, (0.1, 0.5, 0.9), method="nearest")
     total = config.n_chains * config.n_draws
     chosen = np.linspace(0, total - 1, min(_MAX_KEPT, total)).round().astype(int)
 

@@ -330,8 +330,15 @@ def network_evidence(
         each = [structural_means(m.model, part.x, latents_of(m.model, part.v, config.latents)) for m in members]
         # What the last stage adds to the networks is the same for all members.
         values = rows.scaler.outcome.inverse(np.stack(each)) * (1.0 if last is None else last.function.weight)
-        options = {"uses_instrument": config.use_instrument, "networks_alone": last is None}
-        evidence = gather_evidence(rows.data, positions, owner, values, pairs, **options)
+        evidence = gather_evidence(
+            rows.data,
+            positions,
+            owner,
+            values,
+            pairs,
+            uses_instrument=config.use_instrument,
+            networks_alone=last is None,
+        )
     evidence = replace(
         evidence,
         n_steps=min(member.steps_of(config.initial.name) for member in members) or None,
@@ -349,8 +356,8 @@ def gather_evidence(
     members: Floats,
     losses: Sequence[tuple[HeldOutLosses, HeldOutLosses]],
     *,
-    uses_instrument: bool = True,
-    networks_alone: bool = True,
+    uses_instrument: bool,
+    networks_alone: bool,
 ) -> FitEvidence:
     """The evidence of held-out rows; averages are weighted by the data's weights.
 
@@ -361,8 +368,7 @@ def gather_evidence(
     """
     n_members = len(members)
     own = members[owner, np.arange(len(rows))]
-    variance = sum(variance_of(part.outcome, data.weights) for part in data.outcome_parts())
-    spread = max(variance**0.5, TINY)
+    spread = sum(variance_of(part.outcome, data.weights) for part in data.outcome_parts()) ** 0.5
     # The root mean square difference of members from their mean.
     differences = np.sum(np.var(members, axis=0).reshape(len(rows), -1), axis=1)
     disagreement = float(np.sqrt(np.average(differences, weights=weights_at(data, rows)))) / spread

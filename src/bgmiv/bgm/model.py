@@ -21,7 +21,6 @@ from bgmiv.training import Row, TrainingData
 
 __all__ = [
     "BGMIVModel",
-    "Embedding",
     "HeldOutLosses",
     "build_model",
     "covariate_log_posterior",

@@ -57,11 +57,12 @@ def left_for_networks(sieve: LastStage, *, use_instrument: bool = True) -> float
     fold = row_folds(len(some), _N_FOLDS, rng, groups)
     predicted = np.zeros(len(some))
     for each in np.unique(fold):
-        predicted[fold == each] = boosted_trees(codes, errors, np.where(fold == each, 0.0, own))[fold == each]
+        inside = fold == each
+        predicted[inside] = boosted_trees(codes, errors, np.where(inside, 0.0, own))[inside]
     gains = own * (errors**2 - (errors - predicted) ** 2)
     total = gains if groups is None else np.bincount(groups, gains)
     upper = gains.sum() + _N_ERRORS * np.sqrt(np.sum((total - total.mean()) ** 2))
-    return float(upper / max(own.sum() * spread, TINY))
+    return float(upper / (own.sum() * spread))
 
 
 def _bins(columns: Floats) -> Positions:

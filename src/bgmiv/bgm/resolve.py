@@ -27,7 +27,7 @@ from bgmiv.nn.settings import FeatureConfig
 from bgmiv.preprocess.reduction import choose_noise
 from bgmiv.sieve.first_stage import slices_of
 
-__all__ = ["choose_layout", "permutation_scores", "resolve"]
+__all__ = ["choose_layout", "resolve"]
 
 _MAX_ROWS = 2000
 # Below this the regressions see next to nothing.
@@ -60,7 +60,7 @@ def resolve(config: BGMIVConfig, data: IVData, rng: np.random.Generator) -> BGMI
     if isinstance(initial, JointTraining) and initial.iterations is None:
         # More rows allow for more detail, and need fewer passes for it; ten evaluations are spread over the iterations.
         growing = _ITERATIONS * (data.n_rows / 1000.0) ** 0.5
-        iterations = int(min(max(growing, _ITERATIONS), _MAX_ITERATIONS))
+        iterations = int(np.clip(growing, _ITERATIONS, _MAX_ITERATIONS))
         initial = replace(initial, iterations=iterations, chunk=iterations // 10)
     batch_size = min(config.batch_size or (32 if wide else 64), data.n_rows)
     return replace(

@@ -276,9 +276,8 @@ class ModelSupport:
 
     def log_density(self, members: Sequence[Member], x: np.ndarray, latents: Sequence[np.ndarray], size: int) -> Floats:
         r"""$\log p(x \mid z)$, averaged over typical instruments and members, `(n,)`, in blocks of `size` points."""
-        w, shares = self.instruments.astype(np.float32), self.shares.astype(np.float32)
         each = [
-            in_blocks(partial(_densities, member.model, w, shares), (x, z), size)
+            in_blocks(partial(_densities, member.model, self.instruments, self.shares), (x, z), size)
             for member, z in zip(members, latents, strict=True)
         ]
         return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)

@@ -13,6 +13,7 @@ Tipping and Bishop (1999), "Probabilistic principal component analysis", JRSS B;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,10 +31,10 @@ from bgmiv.data.scaling import Affine, Standardise, row_pieces, unique_rows
 from bgmiv.data.schema import Schema
 from bgmiv.errors import DataError
 from bgmiv.preprocess.scattering import scattering_features
+from bgmiv.progress import Reporter, task
 
 __all__ = [
-    "BlockReduction", "FittedReduction", "ImageProjection", "Projection", "choose_noise", "image_scores",
-    "leading_components",
+    "BlockReduction", "FittedReduction", "choose_noise", "image_scores", "leading_components", "reduced_rows",
 ]  # fmt: skip
 
 # Narrower vector blocks stay as they are.
@@ -81,11 +82,6 @@ class Projection(NamedTuple):
         """Number of scores k, one or more."""
         return self.basis.shape[1]
 
-    @property
-    def structured(self) -> bool:
-        """Whether the columns share anything beyond what unrelated columns share by chance."""
-        return self.above_noise > 0
-
     def transform(self, values: ArrayLike) -> NDArray[np.float32]:
         """The scores (n, k) of values (n, d), the fitted rows or new ones."""
         array = np.asarray(values)
@@ -104,7 +100,7 @@ def leading_components(values: NDArray[Any]) -> Projection:
 
     of the largest eigenvalues of B = 8 copies of Z with every column permuted by itself. (Noise exceeds the largest of
     B once in B + 1 times, so that a level of one in a hundred would need B = 99; the bound needs a handful.) One
-    component is always kept; `Projection.structured` tells whether it stands out. A block of unrelated columns would
+    component is always kept; `Projection.above_noise` tells whether it stands out. A block of unrelated columns would
     be taken for structured once in 200 times if largest eigenvalues were normal; as they are skewed to the right, it
     is two to four times this.
 
@@ -129,17 +125,17 @@ def _noise_bound(z: NDArray[np.float32], rng: np.random.Generator) -> float:
     if np.count_nonzero(z.any(axis=0)) < 2:
         return np.inf
     start = rng.normal(size=min(z.shape)).astype(np.float32)
-    largest = np.empty(_PERMUTATIONS)
-    for i in range(_PERMUTATIONS):
+    largest = []
+    for _ in range(_PERMUTATIONS):
         rng.permuted(z, axis=0, out=z)
         gram = z.T @ z if len(z) >= z.shape[1] else z @ z.T
         if len(gram) <= _DENSE_SIZE:
             eigenvalue = eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)
         else:
             eigenvalue = eigsh(gram, k=1, v0=start, tol=_TIE / 10, return_eigenvectors=False)
-        largest[i] = eigenvalue[0] / len(z)
-    spread = largest.std(ddof=1) * np.sqrt(1.0 + 1.0 / _PERMUTATIONS)
-    return float(largest.mean() + stdtrit(_PERMUTATIONS - 1, 1.0 - _FALSE_ALARM) * spread)
+        largest.append(eigenvalue[0] / len(z))
+    spread = np.std(largest, ddof=1) * np.sqrt(1.0 + 1.0 / _PERMUTATIONS)
+    return float(np.mean(largest) + stdtrit(_PERMUTATIONS - 1, 1.0 - _FALSE_ALARM) * spread)
 
 
 class ImageProjection(NamedTuple):
@@ -265,9 +261,17 @@ class BlockReduction:
                 projections[block.name] = image_scores(values, block.shape or ())
             elif block.kind == BlockKind.vector and block.width >= _MIN_WIDTH:
                 projection = leading_components(values)
-                if projection.structured:
+                if projection.above_noise:
                     projections[block.name] = projection
         return FittedReduction(data.schema, projections)
+
+
+def reduced_rows(rule: BlockReduction | None, data: IVData, reporter: Reporter) -> tuple[FittedReduction, IVData]:
+    """The reduction that a rule finds on these rows, and the rows reduced; without a rule they stay as they are."""
+    # Narrow covariates stay as they are, at once.
+    with task(reporter, "reduction of wide covariates") if data.schema.has_wide_block else nullcontext():
+        reduction = rule.fit(data) if rule else FittedReduction(data.schema, {})
+        return reduction, reduction.apply(data)
 
 
 def _drawn(values: NDArray[Any], max_rows: int, rng: np.random.Generator) -> NDArray[Any]:
