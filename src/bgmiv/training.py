@@ -436,7 +436,7 @@ def _member_axes(data: TrainingData) -> Any:
     """Where each part of the data has its member axis: members share rows, and each may hold out others."""
     axis = 0 if data.fold_start.ndim else None
     weights = jax.tree.map(lambda values: 0 if values.ndim > 1 else None, data.weights)
-    return data._replace(rows=None, n=None, fold_start=axis, fold_size=axis, weights=weights)
+    return TrainingData(*(None, None, axis, axis, weights))  # type: ignore[arg-type]
 
 
 @run_once

@@ -41,9 +41,12 @@ class ConvDecoder(eqx.Module):
         keys = jax.random.split(key, 5)
         first, second, third = filters
         self.project = Dense(latent_dim, -(-shape[0] // 4) * -(-shape[1] // 4) * first, key=keys[0])
-        self.doublings = (TransposedConv(first, second, key=keys[1]), TransposedConv(second, third, key=keys[2]))
-        self.refinement = Conv(third, third, key=keys[3])
-        self.output = Conv(third, shape[2], key=keys[4])
+        self.doublings = (
+            TransposedConv.drawn(first, second, key=keys[1]),
+            TransposedConv.drawn(second, third, key=keys[2]),
+        )
+        self.refinement = Conv.drawn(third, third, key=keys[3])
+        self.output = Conv.drawn(third, shape[2], key=keys[4])
         self.shape = shape
 
     def __call__(self, z: Array) -> Array:

@@ -244,7 +244,7 @@ def _judged(values: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _judged_structural(model: BGMIVModel, x: Array | np.ndarray, draws: Array) -> tuple[Array, Array]:
+def _judged_structural(model: BGMIVModel, x: Array, draws: Array) -> tuple[Array, Array]:
     """The same of the structural function at treatments `x`, which does not depend on all latents."""
 
     def one(draws: Array) -> Array:
@@ -315,7 +315,7 @@ def latent_draws(model: BGMIVModel, v: np.ndarray, config: LatentPosterior, x: n
         BGMIVWarning: as `sample_latents`, of the structural function. Latents that it does not depend on do not count.
     """
     unique, inverse = unique_rows(v)
-    at = np.quantile(x, (0.1, 0.5, 0.9), method="nearest")
+    at = jax.device_put(np.quantile(x, (0.1, 0.5, 0.9), method="nearest"))
     total = config.n_chains * config.n_draws
     chosen = np.linspace(0, total - 1, min(_MAX_KEPT, total)).round().astype(int)
 

@@ -108,7 +108,7 @@ class ImageFeatures(eqx.Module):
         if config.features == "conv":
             (height, width, channels), (first, second) = shape, config.filters
             key_first, key_second, key = jax.random.split(key, 3)
-            self.convolutions = (Conv(channels, first, key=key_first), Conv(first, second, key=key_second))
+            self.convolutions = (Conv.drawn(channels, first, key=key_first), Conv.drawn(first, second, key=key_second))
             self.dropout = config.dropout
             widths = (-(-height // 4) * -(-width // 4) * second, *config.conv_features)
         keys = jax.random.split(key, len(widths) - 1)

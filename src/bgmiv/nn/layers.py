@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -159,11 +159,11 @@ class _Kernel(eqx.Module):
     kernel: Array
     bias: Array
 
-    def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
-        """Draw the Glorot-uniform kernel of shape `(3, 3, n_in, n_out)`."""
+    @classmethod
+    def drawn(cls, n_in: int, n_out: int, *, key: Array) -> Self:
+        """With a Glorot-uniform kernel of shape `(3, 3, n_in, n_out)`."""
         limit = (6.0 / (_SIDE**2 * (n_in + n_out))) ** 0.5
-        self.kernel = draw_kernel(key, (_SIDE, _SIDE, n_in, n_out), limit)
-        self.bias = zero_bias(n_out)
+        return cls(draw_kernel(key, (_SIDE, _SIDE, n_in, n_out), limit), zero_bias(n_out))
 
 
 class Conv(_Kernel):
