@@ -39,9 +39,13 @@ from bgmiv.progress import HistoryRow, Reporter, silent
 __all__ = [
     "MAX_ROWS",
     "Checkpoint",
+    "EarlyStopping",
     "Metrics",
+    "Program",
     "RandomNumbers",
+    "Resumed",
     "Row",
+    "RowWeights",
     "TrainingData",
     "bucket_size",
     "fingerprint",

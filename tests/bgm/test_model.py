@@ -81,7 +81,7 @@ def values(model: BGMIVModel) -> Values:
             posterior=covariate_log_posterior(model, row.v, z),
             prior=model.layout.log_prior(z),
             covariates=model.covariates.log_prob(row.v, z),
-            quasi=quasi_log_posterior(model, RULE, row, z, key),
+            quasi=quasi_log_posterior(model, RULE, row, z, key, 1.0),
             weighted=quasi_log_posterior(model, RULE, row, z, key, 0.5),
         )
 

@@ -20,7 +20,10 @@ from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn.features import BlockFeatures, Noised, Raw, Shape, build_features, rows_at_once
 from bgmiv.nn.layers import MLP, Conv, Dense, TransposedConv, leaky_relu
 
-__all__ = ["ConvDecoder", "CovariateModule", "Encoder", "OwnLatents", "build_covariates"]
+__all__ = [
+    "Branch", "BranchNet", "ConvDecoder", "CovariateModule", "Decoder", "Encoder", "OwnLatents", "Selection",
+    "build_covariates",
+]  # fmt: skip
 
 
 # Raw parameter of a variance of 1e-4.

@@ -29,7 +29,8 @@ from bgmiv.nn.layers import MLP, adam
 from bgmiv.training import Metrics, RandomNumbers, Row, TrainingData
 
 __all__ = [
-    "EGMProgram", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss", "sliced_distance",
+    "EGMProgram", "EGMState", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss",
+    "sliced_distance",
 ]  # fmt: skip
 
 # Evaluations before a network that predicts worse than a line is given up.

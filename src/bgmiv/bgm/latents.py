@@ -32,8 +32,8 @@ from bgmiv.nn.layers import adam
 from bgmiv.training import MAX_ROWS, bucket_size, in_blocks, padded_size
 
 __all__ = [
-    "Chains", "LatentDraws", "check_sampled", "latent_draws", "latents_of", "sample_latents", "structural_at_draws",
-    "structural_means",
+    "Chains", "LatentDraws", "check_sampled", "infer_latents", "latent_draws", "latents_of", "nuts_chains",
+    "sample_latents", "structural_at_draws", "structural_means",
 ]  # fmt: skip
 
 LogDensity = Callable[[Array], Array]

@@ -10,6 +10,7 @@ wrong where g bends by more than a parabola over the residual's spread: nodes at
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -225,16 +226,16 @@ def members_of(together: Trained) -> tuple[Trained, ...]:
     """Each member on its own."""
     # Taken apart on the host, where a slice needs no compilation.
     models = jax.tree.map(np.asarray, together.model)
-
-    def one(i: int) -> Trained:
+    members = []
+    for i in range(len(jax.tree.leaves(models)[0])):
         history = []
         for row in together.history:
             # A list with one number a member, in which `run_phase` gives the metrics of several members.
             metrics: dict[str, Any] = row.metrics
             history.append(row._replace(metrics={name: float(values[i]) for name, values in metrics.items()}))
-        return Trained(jax.device_put(jax.tree.map(lambda leaf: leaf[i], models)), tuple(history))
-
-    return tuple(one(i) for i in range(len(jax.tree.leaves(models)[0])))
+        model = jax.device_put(jax.tree.map(operator.itemgetter(i), models))
+        members.append(Trained(model, tuple(history)))
+    return tuple(members)
 
 
 def train(

@@ -21,6 +21,7 @@ from bgmiv.training import Row, TrainingData
 
 __all__ = [
     "BGMIVModel",
+    "Embedding",
     "HeldOutLosses",
     "build_model",
     "covariate_log_posterior",
@@ -205,7 +206,7 @@ def covariate_log_posterior(model: BGMIVModel, v: Array, z: Array) -> Array:
 
 
 def quasi_log_posterior(
-    model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array, pzv_weight: float | Array = 1.0
+    model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array, pzv_weight: float
 ) -> Array:
     r"""The latent objective (eq. latent_update_objective), up to a constant.
 

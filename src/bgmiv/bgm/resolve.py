@@ -27,7 +27,7 @@ from bgmiv.nn.settings import FeatureConfig
 from bgmiv.preprocess.reduction import choose_noise
 from bgmiv.sieve.first_stage import slices_of
 
-__all__ = ["choose_layout", "resolve"]
+__all__ = ["choose_layout", "permutation_scores", "resolve"]
 
 _MAX_ROWS = 2000
 # Below this the regressions see next to nothing.
@@ -156,20 +156,16 @@ def permutation_scores(
     rises = np.zeros((len(variables), len(values)))
     for train, test in ((~fold, fold), (fold, ~fold)):
         weights = _ridge_weights(kernel(values[train], values[train]), y[train])
-        base = _square_errors(kernel(values[test], values[train]) @ weights, y[test])
+        base = np.sum((y[test] - kernel(values[test], values[train]) @ weights) ** 2, axis=1)
         for variable, rise in zip(variables, rises, strict=True):
             moved = values[test]
             moved[:, variable] = rng.permutation(moved[:, variable])
-            rise[test] = _square_errors(kernel(moved, values[train]) @ weights, y[test]) - base
+            rise[test] = np.sum((y[test] - kernel(moved, values[train]) @ weights) ** 2, axis=1) - base
     if groups is not None:
         codes = np.unique(groups, return_inverse=True)[1]
         rises = np.stack([np.bincount(codes, rise) for rise in rises])
     errors = rises.std(axis=1) / np.sqrt(rises.shape[1])
     return np.asarray(rises.mean(axis=1) / np.maximum(errors, TINY), np.float64)
-
-
-def _square_errors(predicted: Floats, y: Floats) -> Floats:
-    return np.asarray(np.sum((y - predicted) ** 2, axis=1), np.float64)
 
 
 def _ridge_weights(gram: Floats, y: Floats) -> Floats:

@@ -118,7 +118,7 @@ def tangent_directions(
     multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
     spectra, owners = [], []
     for member in members:
-        z = jax.device_put(latents_of(member.model, scaled.v, config.latents))
+        z = latents_of(member.model, scaled.v, config.latents)
         jacobian, residuals = _at_rows(member.model, part, z, config.initial.integration)
         spectra.append(_spectrum(jacobian, residuals, importance))
         owners.append(np.isin(chosen, member.held_out_rows))

@@ -32,6 +32,7 @@ __all__ = [
     "draw_kernel",
     "leaky_relu",
     "max_pool",
+    "zero_bias",
 ]
 
 _SIDE = 3

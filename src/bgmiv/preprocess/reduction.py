@@ -34,7 +34,8 @@ from bgmiv.preprocess.scattering import scattering_features
 from bgmiv.progress import Reporter, task
 
 __all__ = [
-    "BlockReduction", "FittedReduction", "choose_noise", "image_scores", "leading_components", "reduced_rows",
+    "BlockReduction", "FittedReduction", "ImageProjection", "Projection", "choose_noise", "image_scores",
+    "leading_components", "reduced_rows",
 ]  # fmt: skip
 
 # Narrower vector blocks stay as they are.

@@ -54,9 +54,8 @@ def scattering_features(pixels: NDArray[Any], shape: tuple[int, ...]) -> NDArray
     height, width, channels = shape
     scales = max(1, round(log2(min(height, width) / 4.0)))
     step = 2**scales
-    size = tuple(-(-side // step) * step for side in (height, width))
-    bank = _bank(scales, *size)
-    spare = (size[0] - height, size[1] - width)
+    spare = [-side % step for side in (height, width)]
+    bank = _bank(scales, height + spare[0], width + spare[1])
     margins = [(more // 2, more - more // 2) for more in spare]
     parts = []
     for start in range(0, len(pixels), _AT_ONCE):
