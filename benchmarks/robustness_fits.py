@@ -128,11 +128,11 @@ def _columns(seed: int = 3) -> dict[str, np.ndarray]:
 def fit_with_checkpoint(folder: Path, answer: Path) -> None:
     """Fit with a state saved after every chunk, and write what the fit predicts."""
 
+    from bgmiv import training
     from bgmiv.bgm.config import CovariateConfig, ModelConfig
     from bgmiv.effects import predict
-    from bgmiv.training import Checkpoint
 
-    Checkpoint.__init__.__defaults__ = (0.0,)
+    training._SECONDS_BETWEEN_SAVES = 0.0
     table = _columns()
     data = bgmiv.data.IVData.from_arrays(table["y"], table["x"], instruments=table["w"], covariates=table["v"])
     made = bgmiv.BGMIV(
@@ -364,16 +364,18 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 def _writers(folder: Path) -> dict[str, Callable[[], object]]:
+    from bgmiv import training
     from bgmiv.analysis.page import write_report
     from bgmiv.bench import RowStore, identify, run_plan
     from bgmiv.bench.plan import Sweep
     from bgmiv.executors import InProcess
-    from bgmiv.training import Checkpoint
+
+    training._SECONDS_BETWEEN_SAVES = 0.0
 
     keys = (identify(spec) for spec in Sweep(["demand"], [100], [0.5], ["tsls"], repeats=100).specs())
 
     def save_state() -> None:
-        with suppress(KeyboardInterrupt), Checkpoint(folder / "state", "a", every=0.0) as checkpoint:
+        with suppress(KeyboardInterrupt), training.Checkpoint(folder / "state", "a") as checkpoint:
             checkpoint.save("a", next(steps), {"a": np.ones(3000)}, [], last=False)
             raise KeyboardInterrupt
 

@@ -64,7 +64,7 @@ def fitted(layout: str) -> BGMIVModel:
 def simulated(model: BGMIVModel, n: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Latents from the prior `(n, d)` and covariates given them `(n, p)`."""
     key_z, key_v = jax.random.split(key)
-    z = model.layout.sample_prior(key_z, n)
+    z = jax.random.normal(key_z, (n, model.layout.dim))
 
     def covariates(z: jax.Array, key: jax.Array) -> jax.Array:
         parts = []

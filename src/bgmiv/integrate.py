@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from math import log
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.errors import ConfigError
 from bgmiv.nn.settings import check_bounds
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FiniteMixture", "GaussHermite", "IntegrationRule", "MonteCarlo", "ObservedTreatment", "QuasiMonteCarlo",
-    "ResidualNodes", "log_integral", "residual_nodes", "rule_for",
+    "ResidualNodes", "residual_nodes", "rule_for",
 ]  # fmt: skip
 
 
@@ -42,13 +42,6 @@ class IntegrationRule(Protocol):
             observed: the row's own treatment (only `ObservedTreatment` uses it).
             key: randomness of this row and step.
         """
-
-
-def log_integral(log_weights: Array, log_densities: Array) -> Array:
-    """`log(sum(exp(log_weights + log_densities)))` without underflow (eq. mc_iv_likelihood)."""
-    from jax.scipy.special import logsumexp
-
-    return logsumexp(log_weights + log_densities)
 
 
 class _NormalRule(ABC):
@@ -70,7 +63,7 @@ class _NormalRule(ABC):
 
 
 @dataclass(frozen=True)
-class MonteCarlo:
+class MonteCarlo(_NormalRule):
     """Plain draws from the treatment model, with equal weights: the paper's rule, 1000 draws there.
 
     Example:
@@ -86,11 +79,10 @@ class MonteCarlo:
     def __post_init__(self) -> None:
         check_bounds(self, n_draws=1)
 
-    def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        import jax.numpy as jnp
+    def quantiles(self, key: Array) -> tuple[ArrayLike, ArrayLike]:
+        import jax
 
-        x = head.sample(raw, key, self.n_draws)[:, 0]
-        return x, jnp.full((self.n_draws,), -log(self.n_draws), raw.dtype)
+        return jax.random.normal(key, (self.n_draws,)), -log(self.n_draws)
 
 
 @dataclass(frozen=True)
@@ -122,12 +114,6 @@ class QuasiMonteCarlo(_NormalRule):
         return ndtri(jnp.clip(u, 1e-7, 1.0 - 1e-7)), -log(self.n_nodes)
 
 
-@lru_cache
-def _hermite(n: int) -> tuple[np.ndarray, np.ndarray]:
-    points, weights = np.polynomial.hermite_e.hermegauss(n)
-    return points, np.log(weights / weights.sum())
-
-
 @dataclass(frozen=True)
 class GaussHermite(_NormalRule):
     """Gauss-Hermite quadrature: exact for polynomials in x up to degree `2 * n_nodes - 1`, no randomness.
@@ -151,7 +137,8 @@ class GaussHermite(_NormalRule):
             raise ConfigError(f"GaussHermite is stable up to 180 nodes, got {self.n_nodes}; use QuasiMonteCarlo.")
 
     def quantiles(self, key: Array) -> tuple[ArrayLike, ArrayLike]:
-        return _hermite(self.n_nodes)
+        points, weights = np.polynomial.hermite_e.hermegauss(self.n_nodes)
+        return points, np.log(weights / weights.sum())
 
 
 @dataclass(frozen=True)
@@ -173,22 +160,20 @@ class ResidualNodes(_NormalRule):
         return self.points, -log(len(self.points))
 
 
-def residual_nodes(residuals: ArrayLike, n_nodes: int, weights: ArrayLike | None = None) -> ResidualNodes:
+def residual_nodes(residuals: Floats, n_nodes: int, weights: Floats) -> ResidualNodes:
     """Nodes from residuals: means of groups of equal weight in their order, moved to mean zero and variance one.
 
     Example:
-        >>> residual_nodes([-3.0, -1.0, 1.0, 3.0], 2).points
+        >>> residual_nodes(np.array([-3.0, -1.0, 1.0, 3.0]), 2, np.ones(4)).points
         (-1.0, 1.0)
     """
-    values = np.asarray(residuals, np.float64)
-    counted = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
-    order = np.argsort(values)
-    values, counted = values[order], counted[order]
+    order = np.argsort(residuals)
+    values, counted = residuals[order], weights[order]
     levels = (np.cumsum(counted) - 0.5 * counted) / counted.sum()
     group = np.minimum((levels * n_nodes).astype(int), n_nodes - 1)
     totals = np.bincount(group, counted, n_nodes)
     points = np.bincount(group, counted * values, n_nodes)[totals > 0] / totals[totals > 0]
-    points = (points - points.mean()) / max(points.std(), np.finfo(float).tiny)
+    points = (points - points.mean()) / max(points.std(), TINY)
     return ResidualNodes(tuple(points.tolist()))
 
 

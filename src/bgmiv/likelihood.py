@@ -35,10 +35,7 @@ class Head(Protocol):
         """Log-density (or log-mass) of each coordinate of `value`, shape `(dim,)`."""
 
     def mean(self, raw: Array) -> Array:
-        """Expected value of each coordinate, shape `(dim,)`."""
-
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """`n` independent draws, shape `(n, dim)`."""
+        """Expected value of each coordinate, shape `(dim,)`; the probability of each of `Levels`."""
 
     def fit_error(self, raw: Array, value: Array) -> Array:
         """The scale-free loss that the warm start uses per coordinate (squared error or cross-entropy)."""
@@ -123,11 +120,6 @@ class Gaussian:
         variance = _softplus(spread) + self.floor
         return -0.5 * ((value - mean) ** 2 / variance + jnp.log(variance) + log(2.0 * pi))
 
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """Reparametrised draws: gradients flow into mean and variance."""
-        noise = jax.random.normal(key, (n, self.dim), dtype=raw.dtype)
-        return self.mean(raw) + jnp.sqrt(self.variance(raw)) * noise
-
     def fit_error(self, raw: Array, value: Array) -> Array:
         return (value - self.mean(raw)) ** 2
 
@@ -158,10 +150,7 @@ class GaussianMixture(_LogLoss):
 
     n_components: int = 10
     floor: float = 1e-3
-
-    @property
-    def dim(self) -> int:
-        return 1
+    dim = 1
 
     @property
     def raw_dim(self) -> int:
@@ -193,14 +182,6 @@ class GaussianMixture(_LogLoss):
         component = jnp.sum(uniforms[:, :1] >= edges, axis=1)
         return mean[component] + sd[component] * ndtri(uniforms[:, 1])
 
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """`n` draws, `(n, 1)`; gradients flow into the chosen components' means and spreads, not the weights."""
-        tiny = 2.0**-24
-        return self.at_uniforms(raw, jax.random.uniform(key, (n, 2), raw.dtype, tiny, 1.0 - tiny))[:, None]
-
-    def fit_error(self, raw: Array, value: Array) -> Array:
-        return (value - self.mean(raw)) ** 2
-
 
 @dataclass(frozen=True)
 class Bernoulli(_LogLoss):
@@ -214,14 +195,11 @@ class Bernoulli(_LogLoss):
     """
 
     dim: int = 1
+    support = (0.0, 1.0)
 
     @property
     def raw_dim(self) -> int:
         return self.dim
-
-    @property
-    def support(self) -> tuple[float, ...]:
-        return (0.0, 1.0)
 
     def log_weights(self, raw: Array) -> Array:
         return jnp.stack([jax.nn.log_sigmoid(-raw[0]), jax.nn.log_sigmoid(raw[0])])
@@ -232,9 +210,6 @@ class Bernoulli(_LogLoss):
 
     def mean(self, raw: Array) -> Array:
         return jax.nn.sigmoid(raw)
-
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        return jax.random.bernoulli(key, self.mean(raw), (n, self.dim)).astype(raw.dtype)
 
 
 @dataclass(frozen=True)
@@ -260,9 +235,6 @@ class Categorical(_LogLoss):
     def mean(self, raw: Array) -> Array:
         return jax.nn.softmax(raw)
 
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        return jax.nn.one_hot(jax.random.categorical(key, raw, shape=(n,)), self.dim, dtype=raw.dtype)
-
 
 @dataclass(frozen=True)
 class Levels(_LogLoss):
@@ -277,10 +249,7 @@ class Levels(_LogLoss):
     """
 
     n_levels: int
-
-    @property
-    def dim(self) -> int:
-        return 1
+    dim = 1
 
     @property
     def raw_dim(self) -> int:
@@ -288,7 +257,7 @@ class Levels(_LogLoss):
 
     @property
     def support(self) -> tuple[float, ...]:
-        return tuple(float(code) for code in range(self.n_levels))
+        return tuple(map(float, range(self.n_levels)))
 
     def indicators(self, value: Array) -> Array:
         """A scalar code as a one-hot row, `(n_levels,)`."""
@@ -301,8 +270,5 @@ class Levels(_LogLoss):
         return jnp.sum(self.indicators(value[0]) * jax.nn.log_softmax(raw), keepdims=True)
 
     def mean(self, raw: Array) -> Array:
-        """The expected code, `(1,)`: only there for the protocol, because codes are names."""
-        return jnp.sum(jax.nn.softmax(raw) * jnp.arange(self.n_levels), keepdims=True)
-
-    def sample(self, raw: Array, key: Array, n: int) -> Array:
-        return jax.random.categorical(key, raw, shape=(n, 1)).astype(raw.dtype)
+        """The levels' probabilities, `(n_levels,)`: codes are names, which have no mean."""
+        return jax.nn.softmax(raw)

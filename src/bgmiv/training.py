@@ -40,6 +40,7 @@ __all__ = [
     "MAX_ROWS",
     "Checkpoint",
     "EarlyStopping",
+    "Metrics",
     "Program",
     "RandomNumbers",
     "Resumed",
@@ -93,9 +94,8 @@ def in_blocks(function: Callable[..., Array], arrays: Sequence[np.ndarray], size
     """A compiled function of rows, `(n, ...)`, in blocks of `size` rows, of which the last one is padded."""
     n, parts = len(arrays[0]), []
     for start in range(0, n, size):
-        block = [np.asarray(values[start : start + size], np.float32) for values in arrays]
-        on_device = [jax.device_put(pad_rows(values, size)) for values in block]
-        parts.append(np.asarray(function(*on_device))[: n - start])
+        block = [pad_rows(np.asarray(values[start : start + size], np.float32), size) for values in arrays]
+        parts.append(np.asarray(function(*block))[: n - start])
     return np.concatenate(parts)
 
 
@@ -185,6 +185,10 @@ class TrainingData(NamedTuple):
         index = numbers.index((n,), self.n_training)
         return jnp.where(index < self.fold_start, index, index + self.fold_size)
 
+    def at(self, index: Array) -> Row:
+        """The rows at these positions."""
+        return Row(*(values[index] for values in self.rows))
+
     def is_training(self) -> Array:
         """Which padded rows are trained on."""
         index = jnp.arange(len(self.rows.x))
@@ -199,7 +203,7 @@ class TrainingData(NamedTuple):
         if self.weights is not None:
             inside = inside * self.weights.held_out[index]
         total = jnp.sum(inside)
-        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0.0, total, 1.0)
+        return self.at(index), inside / jnp.where(total > 0.0, total, 1.0)
 
 
 def training_data(
@@ -215,7 +219,7 @@ def training_data(
     """
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
-    rows = Row(*(jax.device_put(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
+    rows = Row(*(jax.device_put(pad_rows(values, padded)) for values in scaled))
     counted = None if weights is None else _row_weights(np.asarray(weights, np.float64), padded, fold)
     count, start, size = (jax.device_put(np.asarray(number, np.int32)) for number in (n, *fold))
     return TrainingData(rows, count, start, size, counted)
@@ -225,7 +229,7 @@ def _row_weights(weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayL
     starts, sizes = (np.asarray(part)[..., None] for part in fold)
     place = np.arange(padded)
     inside = (place < len(weights)) & ~((place >= starts) & (place < starts + sizes))
-    own = np.where(inside, pad_rows(weights, padded), 0.0)
+    own = inside * pad_rows(weights, padded)
     totals = np.cumsum(own, axis=-1)
     total = totals[..., -1:]
     if not (total > 0).all():
@@ -237,6 +241,10 @@ def _row_weights(weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayL
         training=jax.device_put((own * inside.sum(axis=-1, keepdims=True) / total).astype(np.float32)),
         held_out=jax.device_put(pad_rows(weights.astype(np.float32), padded)),
     )
+
+
+Metrics = dict[str, Array]
+"""What a step reports, by name; "loss" is among it."""
 
 
 class Program(Protocol):
@@ -258,7 +266,7 @@ class Program(Protocol):
     def chunk(self) -> int:
         """Steps of a compiled chunk, after which the host reports and saves."""
 
-    def step(self, state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
+    def step(self, state: Any, data: Any, key: Array) -> tuple[Any, Metrics]:
         """One step: the next state and its metrics."""
 
 
@@ -274,6 +282,7 @@ class EarlyStopping(Protocol):
 
 
 _FILE, _LOCK = "unfinished-fit.checkpoint", "unfinished-fit.lock"
+_SECONDS_BETWEEN_SAVES = 5.0
 
 
 def fingerprint(*parts: Any) -> str:
@@ -306,20 +315,18 @@ class Checkpoint:
     Args:
         folder: made if absent.
         fingerprint: of the fit that wants to use it.
-        every: seconds between two saves.
 
     Raises:
         ConfigError: on entry, if the folder holds another fit's state or another process uses it.
         StoreError: on entry, if the file there is damaged or nothing can be written there.
     """
 
-    def __init__(self, folder: str | Path, fingerprint: str, every: float = 5.0) -> None:
+    def __init__(self, folder: str | Path, fingerprint: str) -> None:
         """Nothing is read or locked before the context is entered."""
         self._path = Path(folder) / _FILE
         self._fingerprint = fingerprint
-        self._every = every
         self._saved_at = -float("inf")
-        self._header: dict[str, Any] = {}
+        self._header: dict[str, Any] = {"phase": "", "step": 0, "passed": [], "history": []}
         self._leaves: dict[str, NDArray[Any]] = {}
         self._lock = FileLock(Path(folder).absolute() / _LOCK, timeout=0)
 
@@ -338,7 +345,7 @@ class Checkpoint:
         try:
             check_writable(folder)
             remove_strays(self._path, 0.0)
-            self._header, self._leaves = self._read()
+            self._read()
         except BaseException:
             self._release()
             raise
@@ -356,11 +363,11 @@ class Checkpoint:
             os.unlink(self._lock.lock_file)
         self._lock.release()
 
-    def _read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def _read(self) -> None:
         try:
             saved = self._path.read_bytes()
         except FileNotFoundError:
-            return {}, {}
+            return
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {error.strerror or error}.") from error
         checksum, _, content = saved.partition(b"\n")
@@ -373,20 +380,17 @@ class Checkpoint:
                 f"checkpoint folder '{self._path.parent}' holds an unfinished fit with other data, settings or seed, "
                 f"or by another version of bgmiv; finish that one, delete {self._path.name}, or choose another folder."
             )
-        return header, load(arrays)
+        self._header, self._leaves = header, load(arrays)
 
     def resume(self, phase: str, state: Any) -> Resumed:
         """The saved state of this phase, or the given fresh one."""
-        history = [row for row in self._history() if row.phase == phase]
-        passed, step = phase in self._header.get("passed", []), 0
-        if self._header.get("phase") == phase:
+        history = [HistoryRow(*row) for row in self._header["history"] if row[0] == phase]
+        passed, step = phase in self._header["passed"], 0
+        if self._header["phase"] == phase:
             leaves, tree = jax.tree.flatten(state)
             state = jax.device_put(jax.tree.unflatten(tree, [self._leaves[str(i)] for i in range(len(leaves))]))
             step = self._header["step"]
         return Resumed(step, state, history, passed)
-
-    def _history(self) -> list[HistoryRow]:
-        return [HistoryRow(*row) for row in self._header.get("history", [])]
 
     def save(self, phase: str, step: int, state: Any, history: list[HistoryRow], *, last: bool) -> None:
         """Keep the state if the last save is long enough ago; always at a phase's end.
@@ -394,10 +398,10 @@ class Checkpoint:
         Raises:
             StoreError: it cannot be written; the state saved before is still there.
         """
-        if not last and monotonic() - self._saved_at < self._every:
+        if not last and monotonic() - self._saved_at < _SECONDS_BETWEEN_SAVES:
             return
-        passed = self._header.get("passed", [])
-        earlier = [row for row in self._history() if row.phase != phase]
+        passed = self._header["passed"]
+        earlier = [row for row in self._header["history"] if row[0] != phase]
         self._header = {
             "fingerprint": self._fingerprint,
             "phase": phase,
@@ -413,13 +417,11 @@ class Checkpoint:
 
 
 @partial(jax.jit, static_argnames=("program",), donate_argnames=("state",))
-def _run_chunk(
-    program: Program, state: Any, data: Any, key: Array, start: Array, count: Array
-) -> tuple[Any, dict[str, Array]]:
-    def one(state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
+def _run_chunk(program: Program, state: Any, data: Any, key: Array, start: Array, count: Array) -> tuple[Any, Metrics]:
+    def one(state: Any, data: Any, key: Array) -> tuple[Any, Metrics]:
         zeros = {name: jnp.zeros(()) for name in program.metric_names}
 
-        def body(i: Array, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
+        def body(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
             state, sums = carry
             state, metrics = program.step(state, data, jax.random.fold_in(key, start + i))
             return state, jax.tree.map(jnp.add, sums, metrics)
@@ -437,9 +439,8 @@ def _run_chunk(
 def _member_axes(data: TrainingData) -> Any:
     """Where each part of the data has its member axis: members share rows, and each may hold out others."""
     axis = 0 if data.fold_start.ndim else None
-    rows: Any = jax.tree.map(lambda _: None, data.rows)
-    weights: Any = jax.tree.map(lambda values: 0 if values.ndim > 1 else None, data.weights)
-    return TrainingData(rows, *(None, axis, axis, weights))  # type: ignore[arg-type]
+    weights = jax.tree.map(lambda values: 0 if values.ndim > 1 else None, data.weights)
+    return TrainingData(*(None, None, axis, axis, weights))  # type: ignore[arg-type]
 
 
 @run_once

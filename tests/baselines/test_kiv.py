@@ -230,7 +230,7 @@ def test_features_of_repeated_rows() -> None:
     np.testing.assert_allclose(features(rows), phi, atol=1e-8)
 
 
-@pytest.mark.parametrize("values", [[0, 0, 0, 1], [0, 1, 1, 1, 0, 0, 0, 0, 1], [2, 2, 2], [0, 1], [0, 1, 3, 3, 7] * 9])
+@pytest.mark.parametrize("values", [[0, 0, 0, 0, 1], [0, 1, 1, 0, 0, 0, 1], [2, 2, 2], [0, 1], [0, 1, 3, 3, 7] * 9])
 def test_the_median_of_few_values_is_that_of_all_pairs(values: list[int]) -> None:
     column = np.array(values, float)
     distances = np.abs(column[:, None] - column)[np.triu_indices(len(column), 1)]

@@ -170,7 +170,8 @@ def members_of(data: IVData) -> np.ndarray:
 
 def gather(data: IVData, members: np.ndarray | None = None, **options: Any) -> FitEvidence:
     found = members_of(data) if members is None else members
-    return gather_evidence(data, ROWS, OWNER, found, list(zip(AWAY, HOME, strict=True)), **options)
+    asked = {"uses_instrument": True, "networks_alone": True} | options
+    return gather_evidence(data, ROWS, OWNER, found, list(zip(AWAY, HOME, strict=True)), **asked)
 
 
 def assert_same(got: FitEvidence, expected: FitEvidence, rel: float) -> None:
@@ -219,7 +220,7 @@ def test_a_weight_of_two_is_a_held_out_row_twice(sample: IVData) -> None:
     again = sample.take(np.concatenate([ROWS[places], rest]))
     members = (members_of(sample) * [[1.0], [1.1], [0.9]])[:, places]
     rows, losses = np.arange(len(places)), list(zip(AWAY, HOME, strict=True))
-    repeated = gather_evidence(again, rows, OWNER[places], members, losses)
+    repeated = gather_evidence(again, rows, OWNER[places], members, losses, uses_instrument=True, networks_alone=True)
     assert weighted.disagreement == pytest.approx(repeated.disagreement, rel=1e-6)
     assert weighted.disagreement != pytest.approx(gather(sample).disagreement, rel=1e-3)
     # Folds of repeated rows are others, so that of the simple fits it is the average over rows that can be compared.
@@ -241,7 +242,8 @@ def test_a_fit_without_instruments_is_not_asked_about_them(sample: IVData) -> No
 
 def test_rows_all_held_out_are_compared_fold_by_fold(sample: IVData) -> None:
     rows, owner = held_out_rows([np.arange(N)[i::3] for i in range(3)], 1500)
-    got = gather_evidence(sample, rows, owner, np.zeros((3, N)), list(zip(AWAY, HOME, strict=True)))
+    losses = list(zip(AWAY, HOME, strict=True))
+    got = gather_evidence(sample, rows, owner, np.zeros((3, N)), losses, uses_instrument=True, networks_alone=True)
     assert got.n_held_out == N
     assert got.linear_explained is not None
     assert got.linear_explained > 0.3

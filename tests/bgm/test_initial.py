@@ -14,6 +14,7 @@ import pytest
 from jax import Array
 from scipy.stats import norm
 
+from bgmiv import training
 from bgmiv.bgm.config import CovariateConfig, JointTraining
 from bgmiv.bgm.covariates import build_covariates
 from bgmiv.bgm.initial import EGMProgram, JointProgram, JointState, critic_loss, joint_loss, sliced_distance
@@ -50,13 +51,13 @@ def test_it_trains_every_part(run: Any) -> None:
     name, program, before, after, history = run
     losses = [sum(row.metrics[part] for part in FIT_PARTS[name]) for row in history]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
-    assert all_changed(before.model, after.model)
+    assert all_changed(before.learner.net, after.learner.net)
     assert [row.step for row in history] == [*range(7, 100, 7), 100]
     assert {row.phase for row in history} == {program.name}
     assert all(set(row.metrics) == set(program.metric_names) for row in history)
     if name == "egm":
         # The last bias of a critic cancels between the two terms of its loss and so never moves.
-        assert all_changed(before.critic.layers, after.critic.layers)
+        assert all_changed(before.critic.net.layers, after.critic.net.layers)
 
 
 def test_neither_chunks_nor_padding_change_the_result(run: Any, tiny: Any, same: Any) -> None:
@@ -175,45 +176,52 @@ def begin(program: JointTraining, model: BGMIVModel) -> JointState:
     return INIT(program, model, jnp.asarray(jnp.inf))
 
 
+def with_best(state: JointState, **changes: Any) -> JointState:
+    """The state with something else known of the best model."""
+    return state._replace(best=state.best._replace(**changes))
+
+
 class TestEvaluation:
     """A state made so that the lowest loss before stands in a chosen ratio to the model's own."""
 
     @pytest.fixture
     def state(self, tiny: Any, other: Any) -> JointState:
         """A newest model, and another one as the best so far."""
-        return begin(PROGRAM, tiny.model)._replace(best=other.model, stale=jnp.asarray(2, jnp.int32))
+        return with_best(begin(PROGRAM, tiny.model), networks=other.model, stale=jnp.asarray(2, jnp.int32))
 
     @pytest.mark.parametrize("ratio", [0.2, 1.04])
     def test_a_model_not_clearly_worse_is_kept(
         self, state: JointState, held: TrainingData, same: Any, ratio: float
     ) -> None:
-        loss = held_out_loss(state.model, held)
-        after = EVALUATE(PROGRAM, state._replace(best_loss=loss / ratio), held)
-        assert same(after.best, state.model)
-        assert int(after.stale) == 0
-        assert float(after.best_loss) == pytest.approx(float(loss) * min(1.0, 1.0 / ratio), rel=1e-5)
+        loss = held_out_loss(state.learner.net, held)
+        after = EVALUATE(PROGRAM, with_best(state, loss=loss / ratio), held)
+        assert same(after.best.networks, state.learner.net)
+        assert int(after.best.stale) == 0
+        assert float(after.best.loss) == pytest.approx(float(loss) * min(1.0, 1.0 / ratio), rel=1e-5)
 
     @pytest.mark.parametrize("ratio", [1.06, 5.0])
     def test_a_clearly_worse_one_is_not(self, state: JointState, held: TrainingData, same: Any, ratio: float) -> None:
-        before = state._replace(best_loss=held_out_loss(state.model, held) / ratio)
+        before = with_best(state, loss=held_out_loss(state.learner.net, held) / ratio)
         after = EVALUATE(PROGRAM, before, held)
-        assert same(after.best, before.best)
-        assert int(after.stale) == 3
-        assert float(after.best_loss) == float(before.best_loss)
+        assert same(after.best.networks, before.best.networks)
+        assert int(after.best.stale) == 3
+        assert float(after.best.loss) == float(before.best.loss)
 
     def test_no_number_is_clearly_worse(self, state: JointState, held: TrainingData, same: Any) -> None:
-        broken = jax.tree.map(lambda leaf: leaf + jnp.nan, state.model)
-        after = EVALUATE(PROGRAM, state._replace(model=broken, best_loss=jnp.asarray(1e9)), held)
-        assert same(after.best, state.best)
-        assert int(after.stale) == 3
+        broken = jax.tree.map(lambda leaf: leaf + jnp.nan, state.learner.net)
+        after = EVALUATE(
+            PROGRAM, with_best(state._replace(learner=state.learner._replace(net=broken)), loss=jnp.asarray(1e9)), held
+        )
+        assert same(after.best.networks, state.best.networks)
+        assert int(after.best.stale) == 3
 
     def test_without_held_out_rows_the_newest_is_kept(self, state: JointState, tiny: Any, same: Any) -> None:
-        after = EVALUATE(PROGRAM, state._replace(best_loss=jnp.asarray(1e-9)), tiny.data)
-        assert same(after.best, state.model)
-        assert int(after.stale) == 0
+        after = EVALUATE(PROGRAM, with_best(state, loss=jnp.asarray(1e-9)), tiny.data)
+        assert same(after.best.networks, state.learner.net)
+        assert int(after.best.stale) == 0
 
     def test_patience(self, state: JointState, held: TrainingData) -> None:
-        worse = state._replace(best_loss=jnp.asarray(1e-9), stale=jnp.zeros((), jnp.int32))
+        worse = with_best(state, loss=jnp.asarray(1e-9), stale=jnp.zeros((), jnp.int32))
         ends = []
         for _ in range(4):
             worse = EVALUATE(PROGRAM, worse, held)
@@ -222,10 +230,10 @@ class TestEvaluation:
 
     def test_once_stopped_nothing_is_kept_any_more(self, state: JointState, held: TrainingData, same: Any) -> None:
         """Training goes on while other members do, and must not change what a run of its own would have left."""
-        over = state._replace(best_loss=jnp.asarray(1e9), stale=jnp.asarray(3, jnp.int32))
+        over = with_best(state, loss=jnp.asarray(1e9), stale=jnp.asarray(3, jnp.int32))
         after = EVALUATE(PROGRAM, over, held)
-        assert same(after.best, over.best)
-        assert (int(after.stale), float(after.best_loss)) == (3, float(over.best_loss))
+        assert same(after.best.networks, over.best.networks)
+        assert (int(after.best.stale), float(after.best.loss)) == (3, float(over.best.loss))
         assert bool(PROGRAM.stopped(after))
 
 
@@ -236,8 +244,8 @@ def by_hand(tiny: Any, data: TrainingData, key: jax.Array) -> tuple[int, BGMIVMo
         state, _ = STEP(PROGRAM, state, data, jax.random.fold_in(key, t))
         if (t + 1) % 5:
             continue
-        loss = float(held_out_loss(state.model, data))
-        kept, stale = (state.model, 0) if loss <= 1.05 * lowest else (kept, stale + 1)
+        loss = float(held_out_loss(state.learner.net, data))
+        kept, stale = (state.learner.net, 0) if loss <= 1.05 * lowest else (kept, stale + 1)
         lowest = min(loss, lowest)
         if stale == 3:
             return t + 1, kept, lowest
@@ -273,17 +281,24 @@ class TestWholeRuns:
         done, kept, lowest = by_hand(tiny, held, key)
         assert [row.step for row in history] == list(range(5, done + 1, 5))
         assert bool(PROGRAM.stopped(state))
-        assert float(state.best_loss) == pytest.approx(lowest, rel=1e-3)
-        assert PROGRAM.result(state) is state.best
-        for one, two in zip(jax.tree.leaves(state.best), jax.tree.leaves(kept), strict=True):
+        assert float(state.best.loss) == pytest.approx(lowest, rel=1e-3)
+        assert PROGRAM.result(state) is state.best.networks
+        for one, two in zip(jax.tree.leaves(state.best.networks), jax.tree.leaves(kept), strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
-        assert float(held_out_loss(state.model, held)) > 1.05 * float(state.best_loss)
+        assert float(held_out_loss(state.learner.net, held)) > 1.05 * float(state.best.loss)
 
     @pytest.mark.parametrize("before_the_end", [0, 1])
     def test_an_interrupted_run_stops_where_the_whole_one_does(
-        self, tiny: Any, held: TrainingData, same: Any, tmp_path: Path, before_the_end: int
+        self,
+        tiny: Any,
+        held: TrainingData,
+        same: Any,
+        tmp_path: Path,
+        before_the_end: int,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Also when the chunk after which it stops was its last before the interruption."""
+        monkeypatch.setattr(training, "_SECONDS_BETWEEN_SAVES", 0.0)
 
         def run(**settings: Any) -> Any:
             return run_phase(PROGRAM, begin(PROGRAM, tiny.model), held, jax.random.key(2), **settings)
@@ -291,8 +306,8 @@ class TestWholeRuns:
         whole, history = run()
         assert history[-1].step < 60
         with pytest.raises(FitInterrupted):
-            run(checkpoint=Checkpoint(tmp_path, "a", every=0.0), reporter=Interrupt(len(history) - before_the_end))
-        resumed, again = run(checkpoint=Checkpoint(tmp_path, "a", every=0.0))
+            run(checkpoint=Checkpoint(tmp_path, "a"), reporter=Interrupt(len(history) - before_the_end))
+        resumed, again = run(checkpoint=Checkpoint(tmp_path, "a"))
         assert same(whole, resumed)
         assert history == again
 
@@ -311,7 +326,9 @@ class TestWholeRuns:
         together, history = run_phase(PROGRAM, stacked, data, keys)
         assert history[-1].step == max(own[-1].step for _, own in alone)
         for i, (state, own) in enumerate(alone):
-            for one, two in zip(jax.tree.leaves(together.best), jax.tree.leaves(state.best), strict=True):
+            for one, two in zip(
+                jax.tree.leaves(together.best.networks), jax.tree.leaves(state.best.networks), strict=True
+            ):
                 np.testing.assert_allclose(one[i], two, rtol=1e-3, atol=1e-3)
             for mine, row in zip(history, own, strict=False):
                 assert mine.metrics["loss"][i] == pytest.approx(row.metrics["loss"], rel=1e-3)  # type: ignore[index]
@@ -321,7 +338,7 @@ class TestWeightDecay:
     def test_kernels_of_treatment_and_outcome_shrink_and_nothing_else(self, tiny: Any) -> None:
         """A decay of 1000 takes away 50 times a kernel at a step size of 0.05, by which Adam itself moves at most."""
         after, _ = STEP(DECAYED, begin(DECAYED, tiny.model), tiny.data, jax.random.key(1))
-        moved = jax.tree.map(lambda new, old: np.asarray(new - old), after.model, tiny.model)
+        moved = jax.tree.map(lambda new, old: np.asarray(new - old), after.learner.net, tiny.model)
         for part in ("treatment", "outcome"):
             before, change = getattr(tiny.model, part), getattr(moved, part)
             for name in ("layers", "outputs"):

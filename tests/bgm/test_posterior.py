@@ -139,7 +139,7 @@ def calibration(truth: BGMIVModel, assumed: BGMIVModel, *seeds: int) -> np.ndarr
 
 def _ranks(truth: BGMIVModel, assumed: BGMIVModel, key: jax.Array) -> np.ndarray:
     key_z, key_v, key = jax.random.split(key, 3)
-    z = truth.layout.sample_prior(key_z, ROWS)
+    z = jax.random.normal(key_z, (ROWS, truth.layout.dim))
     head = truth.covariates.branches[0].head
     raws = jax.vmap(truth.covariates.decode)(z)[0]
     v = jax.vmap(lambda raw, k: head.sample(raw, k, 1)[0])(raws, jax.random.split(key_v, ROWS))

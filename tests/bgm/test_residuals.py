@@ -36,7 +36,7 @@ def residuals(values: np.ndarray) -> LeftOutResiduals:
 
 class TestNodes:
     def test_moments_are_those_of_a_skewed_density_with_two_modes(self) -> None:
-        points = np.asarray(residual_nodes(two_modes(200_000), 16).points)
+        points = np.asarray(residual_nodes(two_modes(200_000), 16, np.ones(200_000)).points)
         # With B the centre, of moments 1, 0, 1, 1.5 and 3.25, and s the spread within a mode:
         # E r^3 = 0.97^3 E B^3; E r^4 = 0.97^4 E B^4 + 6 * 0.97^2 s^2 + 3 s^4.
         s2 = 1.0 - 0.97**2
@@ -46,7 +46,7 @@ class TestNodes:
         np.testing.assert_allclose(np.mean(points**4), 0.97**4 * 3.25 + 6 * 0.97**2 * s2 + 3 * s2**2, rtol=0.08)
 
     def test_a_polynomial_over_two_points_is_exact(self) -> None:
-        rule = residual_nodes([-1.0, -1.0, 1.0, 1.0], 4)
+        rule = residual_nodes(np.array([-1.0, -1.0, 1.0, 1.0]), 4, np.ones(4))
         raw = jnp.asarray([0.7, 0.2])
         x, log_weights = rule.nodes(Gaussian(1), raw, jnp.zeros(()), jax.random.key(0))
         sd = float(np.sqrt(np.log1p(np.exp(0.2)) + 1e-6))
@@ -55,8 +55,10 @@ class TestNodes:
 
     def test_a_weight_counts_as_so_many_rows(self) -> None:
         values = RNG.exponential(size=300)
-        weights = RNG.integers(1, 4, size=300)
-        one, two = residual_nodes(values, 3, weights), residual_nodes(np.repeat(values, weights), 3)
+        counts = RNG.integers(1, 4, size=300)
+        repeated = np.repeat(values, counts)
+        one = residual_nodes(values, 3, counts.astype(float))
+        two = residual_nodes(repeated, 3, np.ones(len(repeated)))
         np.testing.assert_allclose(one.points, two.points, atol=0.02)
 
 

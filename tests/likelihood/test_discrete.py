@@ -32,15 +32,12 @@ def test_sure_things_and_their_gradients_stay_finite() -> None:
         assert np.isfinite(result).all()
 
 
-def test_categorical_is_the_softmax_and_draws_are_one_hot() -> None:
+def test_categorical_is_the_softmax() -> None:
     head, raw = Categorical(3), np.asarray([0.5, -1.0, 2.0], np.float32)
-    mean, log_prob, draws = jax.jit(
-        lambda r, v: (head.mean(r), head.log_prob(r, v), head.sample(r, jax.random.key(0), 1000))
-    )(raw, np.asarray([0.0, 1.0, 0.0], np.float32))
+    event = np.asarray([0.0, 1.0, 0.0], np.float32)
+    mean, log_prob = jax.jit(lambda r, v: (head.mean(r), head.log_prob(r, v)))(raw, event)
     np.testing.assert_allclose(mean, softmax(raw), rtol=1e-5)
     np.testing.assert_allclose(log_prob, [0.0, np.log(softmax(raw)[1]), 0.0], rtol=1e-5)
-    np.testing.assert_array_equal(np.sum(draws, axis=1), 1.0)
-    np.testing.assert_array_equal(np.unique(draws), [0.0, 1.0])
 
 
 def test_only_a_scalar_with_few_values_is_a_finite_head() -> None:

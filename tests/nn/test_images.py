@@ -30,9 +30,9 @@ def transposed_by_loops(image: np.ndarray, kernel: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("layer", "loops"), [(Conv, conv_by_loops), (TransposedConv, transposed_by_loops)])
-def test_the_same_as_loops(layer: type, loops: object, shape: tuple[int, int, int]) -> None:
+def test_the_same_as_loops(layer: type[Conv | TransposedConv], loops: object, shape: tuple[int, int, int]) -> None:
     image = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    made = jax.jit(lambda: layer(shape[2], 2, key=jax.random.key(1)))()
+    made = jax.jit(lambda: layer.drawn(shape[2], 2, key=jax.random.key(1)))()
     got = jax.jit(lambda net, x: net(x))(made, image)
     np.testing.assert_allclose(got, loops(image, np.asarray(made.kernel)), atol=1e-5)  # type: ignore[operator]
 
@@ -40,7 +40,7 @@ def test_the_same_as_loops(layer: type, loops: object, shape: tuple[int, int, in
 def test_the_transposed_one_is_the_transpose_of_a_strided_convolution() -> None:
     rng = np.random.default_rng(0)
     small, large = rng.normal(size=(3, 2, 2)).astype(np.float32), rng.normal(size=(6, 4, 5)).astype(np.float32)
-    net = TransposedConv(2, 5, key=jax.random.key(0))
+    net = TransposedConv.drawn(2, 5, key=jax.random.key(0))
     strided = jax.lax.conv_general_dilated(
         large[None],
         jnp.moveaxis(net.kernel, 2, 3),
@@ -53,7 +53,7 @@ def test_the_transposed_one_is_the_transpose_of_a_strided_convolution() -> None:
 
 def test_kernels_start_glorot_uniform_with_zero_bias() -> None:
     for layer in (Conv, TransposedConv):
-        made = layer(40, 24, key=jax.random.key(0))
+        made = layer.drawn(40, 24, key=jax.random.key(0))
         kernel, limit = np.asarray(made.kernel), np.sqrt(6.0 / (9 * 64))
         assert kernel.shape == (3, 3, 40, 24)
         assert np.abs(kernel).max() <= limit
@@ -63,7 +63,7 @@ def test_kernels_start_glorot_uniform_with_zero_bias() -> None:
 
 def test_the_bias_is_added() -> None:
     for layer in (Conv, TransposedConv):
-        made = layer(1, 1, key=jax.random.key(0))
+        made = layer.drawn(1, 1, key=jax.random.key(0))
         made = jax.tree.unflatten(jax.tree.structure(made), [0.0 * made.kernel, made.bias + 2.5])
         np.testing.assert_array_equal(made(jnp.ones((2, 2, 1))), np.full(made(jnp.ones((2, 2, 1))).shape, 2.5))
 
@@ -82,7 +82,7 @@ def test_stacked_weights_give_what_single_ones_give() -> None:
     image = np.random.default_rng(0).normal(size=(5, 4, 2)).astype(np.float32)
     for layer in (Conv, TransposedConv):
         keys = jax.random.split(jax.random.key(0), 3)
-        stacked = jax.vmap(lambda key, layer=layer: layer(2, 3, key=key))(keys)
+        stacked = jax.vmap(lambda key, layer=layer: layer.drawn(2, 3, key=key))(keys)
         together = jax.vmap(lambda net: net(image))(stacked)
         for i in range(3):
             one = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)

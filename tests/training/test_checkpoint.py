@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv import BGMIV, FitInterrupted
+from bgmiv import BGMIV, FitInterrupted, training
 from bgmiv.bgm.config import CovariateConfig, ModelConfig
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.integrate import GaussHermite
@@ -84,7 +84,7 @@ def whole(config, data):
 def test_resumed_fit_equals_whole_fit(
     config, data, whole, tmp_path: Path, phase: str, chunks: int, monkeypatch
 ) -> None:
-    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))  # save at every chunk
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN_SAVES", 0.0)
     kept = replace(config, checkpoint=str(tmp_path))
     with pytest.raises(FitInterrupted, match="same checkpoint folder"):
         kept.fit(data, 5, InterruptAfter(phase, chunks))
@@ -125,7 +125,7 @@ def several_whole(several, data):
 def test_resumed_members_equal_those_of_a_whole_fit(
     several, data, several_whole, tmp_path: Path, phase: str, chunks: int, monkeypatch
 ) -> None:
-    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))  # save at every chunk
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN_SAVES", 0.0)
     whole, last = several_whole
     kept = replace(several, checkpoint=str(tmp_path))
     with pytest.raises(FitInterrupted, match="same checkpoint folder"):

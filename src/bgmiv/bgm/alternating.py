@@ -7,7 +7,7 @@ likelihood under the new phi, then the batch's latents on the quasi-posterior un
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from jax import Array
 from bgmiv.bgm.config import Alternating
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.nn.layers import DECAY_1, DECAY_2, EPSILON, adam
-from bgmiv.training import Row, TrainingData
+from bgmiv.training import Metrics, Row, TrainingData
 
 __all__ = ["AlternatingProgram", "AlternatingState", "LatentAdamState", "init_latents", "step_latents"]
 
@@ -45,38 +45,34 @@ def step_latents(
     With `dense` the other rows take part with a zero gradient, so that their momentum goes on moving them; otherwise
     they are left alone, moments and all.
     """
+    moved: Any = slice(None) if dense else rows
     if dense:
         first = (DECAY_1 * state.first).at[rows].add((1.0 - DECAY_1) * gradient)
         second = (DECAY_2 * state.second).at[rows].add((1.0 - DECAY_2) * gradient**2)
-        count = state.updates + 1
-        return LatentAdamState(state.z - _step(first, second, count, learning_rate), first, second, count)
-    first = DECAY_1 * state.first[rows] + (1.0 - DECAY_1) * gradient
-    second = DECAY_2 * state.second[rows] + (1.0 - DECAY_2) * gradient**2
-    count = state.updates[rows] + 1
-    return LatentAdamState(
-        state.z.at[rows].add(-_step(first, second, count, learning_rate)),
-        state.first.at[rows].set(first),
-        state.second.at[rows].set(second),
-        state.updates.at[rows].set(count),
-    )
-
-
-def _step(first: Array, second: Array, count: Array, learning_rate: float) -> Array:
+    else:
+        first = DECAY_1 * state.first[rows] + (1.0 - DECAY_1) * gradient
+        second = DECAY_2 * state.second[rows] + (1.0 - DECAY_2) * gradient**2
+    count = state.updates[moved] + 1
     t = count[:, None].astype(first.dtype)
     unbiased_first = first / (1.0 - DECAY_1**t)
     unbiased_second = second / (1.0 - DECAY_2**t)
-    return learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + EPSILON)
+    step = learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + EPSILON)
+    return LatentAdamState(
+        state.z.at[moved].add(-step),
+        state.first.at[moved].set(first),
+        state.second.at[moved].set(second),
+        state.updates.at[moved].set(count),
+    )
 
 
 class AlternatingState(NamedTuple):
-    """Model, the three generators' optimisers, the latents with theirs, and the epochs done."""
+    """Model, the three generators' optimisers, and the latents with theirs."""
 
     model: BGMIVModel
     covariate_optimiser: optax.OptState
     treatment_optimiser: optax.OptState
     outcome_optimiser: optax.OptState
     latents: LatentAdamState
-    epoch: Array
 
 
 class AlternatingProgram(Alternating):
@@ -94,12 +90,9 @@ class AlternatingProgram(Alternating):
             optimiser.init(model.treatment),
             optimiser.init(model.outcome),
             init_latents(latents),
-            jnp.zeros((), jnp.int32),
         )
 
-    def step(
-        self, state: AlternatingState, data: TrainingData, key: Array
-    ) -> tuple[AlternatingState, dict[str, Array]]:
+    def step(self, state: AlternatingState, data: TrainingData, key: Array) -> tuple[AlternatingState, Metrics]:
         """One epoch."""
         key_order, key_batches = jax.random.split(key)
         n_padded = len(data.rows.x)
@@ -108,9 +101,7 @@ class AlternatingProgram(Alternating):
         order = jnp.argsort(rank)
         n_batches = -(-data.n_training // self.batch_size)
 
-        def body(
-            i: Array, carry: tuple[AlternatingState, dict[str, Array]]
-        ) -> tuple[AlternatingState, dict[str, Array]]:
+        def body(i: Array, carry: tuple[AlternatingState, Metrics]) -> tuple[AlternatingState, Metrics]:
             state, sums = carry
             index = i * self.batch_size + jnp.arange(self.batch_size)
             real = index < data.n_training
@@ -119,18 +110,18 @@ class AlternatingProgram(Alternating):
 
         zeros = {name: jnp.zeros(()) for name in self.metric_names}
         state, sums = jax.lax.fori_loop(0, n_batches, body, (state, zeros))
-        return state._replace(epoch=state.epoch + 1), jax.tree.map(lambda total: total / n_batches, sums)
+        return state, jax.tree.map(lambda total: total / n_batches, sums)
 
     def _batch(
         self, state: AlternatingState, data: TrainingData, rows: Array, real: Array, key: Array
-    ) -> tuple[AlternatingState, dict[str, Array]]:
+    ) -> tuple[AlternatingState, Metrics]:
         """The four updates of one mini-batch."""
         model = state.model
         weights = real / jnp.sum(real)
         if data.weights is not None:
             # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
             weights = weights * data.weights.training[rows]
-        batch, z = jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows]
+        batch, z = data.at(rows), state.latents.z[rows]
         key_outcome, key_latents = jax.random.split(key)
         keys_outcome = jax.random.split(key_outcome, self.batch_size)
         keys_latents = jax.random.split(key_latents, self.batch_size)
@@ -162,7 +153,7 @@ class AlternatingProgram(Alternating):
         latents = step_latents(state.latents, rows, -ascent, rate, dense=dense)
         parts = {"covariates": value_v, "treatment": value_x, "outcome": value_y}
         metrics = {"loss": value_v + value_x + value_y, **parts}
-        return AlternatingState(model, theta, phi, omega, latents, state.epoch), metrics
+        return AlternatingState(model, theta, phi, omega, latents), metrics
 
     def _update(
         self,

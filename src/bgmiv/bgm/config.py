@@ -75,7 +75,7 @@ class LatentLayout:
         """The coordinates of each of the four parts by name, empty ones included."""
         names = ("shared", "outcome-only", "treatment-only", "nuisance")
         edges = pairwise(accumulate(astuple(self), initial=0))
-        return {name: slice(start, stop) for name, (start, stop) in zip(names, edges, strict=True)}
+        return {name: slice(*edge) for name, edge in zip(names, edges, strict=True)}
 
     @property
     def outcome_dim(self) -> int:
@@ -95,18 +95,11 @@ class LatentLayout:
         """$(z_0, z_2)$ of one row."""
         import jax.numpy as jnp
 
-        start = self.outcome_dim
-        return jnp.concatenate([z[: self.shared], z[start : start + self.treatment_only]])
+        return jnp.concatenate([z[self.parts[name]] for name in ("shared", "treatment-only")])
 
     def log_prior(self, z: Array) -> Array:
         r"""$\log \mathcal N(z; 0, I)$ of one row."""
         return -0.5 * ((z**2).sum() + self.dim * log(2.0 * pi))
-
-    def sample_prior(self, key: Array, n: int) -> Array:
-        """`n` draws from the prior."""
-        import jax
-
-        return jax.random.normal(key, (n, self.dim))
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,9 @@ from bgmiv.nn.features import BlockFeatures, Noised, Raw, Shape, build_features,
 from bgmiv.nn.layers import MLP, Conv, Dense, TransposedConv, leaky_relu
 
 __all__ = [
-    "Branch",
-    "BranchNet",
-    "ConvDecoder",
-    "CovariateModule",
-    "Decoder",
-    "Encoder",
-    "OwnLatents",
-    "Selection",
+    "Branch", "BranchNet", "ConvDecoder", "CovariateModule", "Decoder", "Encoder", "OwnLatents", "Selection",
     "build_covariates",
-]
+]  # fmt: skip
 
 
 # Raw parameter of a variance of 1e-4.
@@ -51,9 +44,12 @@ class ConvDecoder(eqx.Module):
         keys = jax.random.split(key, 5)
         first, second, third = filters
         self.project = Dense(latent_dim, -(-shape[0] // 4) * -(-shape[1] // 4) * first, key=keys[0])
-        self.doublings = (TransposedConv(first, second, key=keys[1]), TransposedConv(second, third, key=keys[2]))
-        self.refinement = Conv(third, third, key=keys[3])
-        self.output = Conv(third, shape[2], key=keys[4])
+        self.doublings = (
+            TransposedConv.drawn(first, second, key=keys[1]),
+            TransposedConv.drawn(second, third, key=keys[2]),
+        )
+        self.refinement = Conv.drawn(third, third, key=keys[3])
+        self.output = Conv.drawn(third, shape[2], key=keys[4])
         self.shape = shape
 
     def __call__(self, z: Array) -> Array:
@@ -224,14 +220,6 @@ def _block_branch(
     return Branch(block.start, block.stop, head, config.block_reduction), net
 
 
-def _column_features(blocks: Sequence[CovariateBlock], config: CovariateConfig, key: Array) -> BlockFeatures:
-    """All columns as they are; without a narrow vector, which is noised, in one piece."""
-    if not blocks or any(config.features.is_narrow(block) for block in blocks):
-        return build_features(blocks, config.features, key=key)
-    width = blocks[-1].stop
-    return BlockFeatures((Raw(width),), ((0, width),))
-
-
 def build_covariates(
     blocks: Sequence[CovariateBlock], latent_dim: int, config: CovariateConfig, *, key: Array
 ) -> CovariateModule:
@@ -247,7 +235,10 @@ def build_covariates(
     parts: list[tuple[Branch, BranchNet]] = []
     if all(config.features.is_narrow(block) or block.kind in columns for block in blocks):
         key_net, key_decoder = jax.random.split(key)
-        features, hidden = _column_features(blocks, config, key), config.dense_hidden
+        features, hidden = build_features(blocks, config.features, key=key), config.dense_hidden
+        if blocks and all(isinstance(part, Raw) for part in features.parts):
+            # Columns as they are make one piece.
+            features = BlockFeatures((Raw(features.width),), ((0, features.width),))
         # Without columns nothing is generated: latents are then the encoder's constant.
         if blocks:
             head = Gaussian(features.width, shared_variance=config.shared_variance)

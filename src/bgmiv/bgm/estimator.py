@@ -155,11 +155,11 @@ class BGMIV(SeededEstimator):
 
     def _config(self) -> BGMIVConfig:
         config = chosen_preset(PRESETS, self.preset)
-        given: dict[str, Any] = {
-            name: whole_number(name, getattr(self, name), minimum)
-            for name, minimum in (("batch_size", 2), ("members", 1), ("iterations", 0), ("epochs", 0))
-            if getattr(self, name) is not None
-        }
+
+        def count(name: str, minimum: int, preset: Any) -> Any:
+            value = getattr(self, name)
+            return preset if value is None else whole_number(name, value, minimum)
+
         if self.integration is not None and not hasattr(self.integration, "nodes"):
             raise ConfigError(f"integration must be a rule such as GaussHermite(8), got {self.integration!r}.")
         if self.scaling is not None and not isinstance(self.scaling, RoleScaling):
@@ -169,20 +169,17 @@ class BGMIV(SeededEstimator):
         if self.checkpoint is not None and self.random_state is None:
             raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
         initial, alternating = config.initial, config.alternating
-        if "iterations" in given:
-            initial = replace(initial, iterations=given["iterations"])
-        if "epochs" in given:
-            alternating = replace(alternating, epochs=given["epochs"])
-        ensemble = self._ensemble(config, given.get("members", config.ensemble.members))
+        integration, epochs = self.integration or alternating.integration, count("epochs", 0, alternating.epochs)
+        ensemble = self._ensemble(config, count("members", 1, config.ensemble.members))
         config = replace(
             config,
             networks=self.networks,
             layout=self._layout(),
-            batch_size=given.get("batch_size", config.batch_size),
+            batch_size=count("batch_size", 2, config.batch_size),
             scaling=self.scaling or config.scaling,
             ensemble=ensemble,
-            initial=initial,
-            alternating=replace(alternating, integration=self.integration or alternating.integration),
+            initial=replace(initial, iterations=count("iterations", 0, initial.iterations)),
+            alternating=replace(alternating, epochs=epochs, integration=integration),
             latents=config.latents if self.latents is None else _LATENT_RULES[self.latents],
             last_stage=config.last_stage if ensemble.held_out else None,
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
@@ -224,8 +221,9 @@ def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior,
     x, model = query.treatment[0], fitted.members[member].model
     v = fitted.scaled_covariates(query.rows.covariates)
     sampled = sample_latents(model, v, settings, jax.random.key(settings.seed))
-    n, chains, draws, width = sampled.draws.shape
-    latents = np.moveaxis(sampled.draws, 0, 2)
+    rows = {"treatment": x, **sampled._asdict()}
+    latents = np.moveaxis(rows.pop("draws"), 0, 2)
+    chains, draws, n, width = latents.shape
     scaled = np.tile(fitted.scaler.treatment.transform(x), chains * draws)
     values = fitted.scaler.outcome.inverse(structural_means(model, scaled, latents.reshape(-1, width)))
     values = values.reshape(chains, draws, n, *values.shape[1:])
@@ -235,7 +233,6 @@ def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior,
         for name, part in model.layout.parts.items()
         for i in range(part.stop - part.start)
     ]
-    rows = {name: getattr(sampled, name) for name in ("rhat", "ess", "acceptance", "divergences")} | {"treatment": x}
     structural = {"structural": values, "structural_model": _model_draws(fitted, query, chains, draws, settings.seed)}
     return arviz.from_dict(
         posterior={"latents": latents, **structural},

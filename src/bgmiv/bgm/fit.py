@@ -21,7 +21,7 @@ from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError, FitWarning
 from bgmiv.estimators.fitted import check_instrument
 from bgmiv.fitted import FitEvidence, Networks
-from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.preprocess.reduction import reduced_rows
 from bgmiv.progress import Reporter, silent, task
 from bgmiv.support import LinearSupport
 
@@ -47,10 +47,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
         # The last stage is that of an outcome that is a number or has two levels.
         config = replace(config, last_stage=None)
     used = data if config.use_instrument else data.without_instruments()
-    # Narrow covariates stay as they are, at once.
-    with task(reporter, "reduction of wide covariates") if used.schema.has_wide_block else nullcontext():
-        reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
-        reduced = reduction.apply(used)
+    reduction, reduced = reduced_rows(config.reduction, used, reporter)
 
     # None where networks are the whole estimate, or where it cannot be fitted.
     sieve = None
@@ -62,10 +59,14 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
         # The explained share is of predictions without the row itself.
         evidence = FitEvidence(n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left)
         evidence = sieve.added_to(evidence, config, data)
-        errors = errors_of(sieve.rows).name
-        support = LinearSupport.fit(used)
         return FittedWithoutNetworks(
-            reduction.source, support, reduction, sieve.function, errors, config, evidence=evidence
+            reduction.source,
+            LinearSupport.fit(used),
+            reduction,
+            sieve.function,
+            errors_of(sieve.rows).name,
+            config,
+            evidence=evidence,
         )
 
     reporter.stage("networks")
@@ -151,8 +152,8 @@ def _networks(
             "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
             "instruments do not identify the treatment. Use TSLS, or pass more rows or other instruments."
         )
-    widths = [block.width for block in schema.blocks if block.kind in (BlockKind.vector, BlockKind.image)]
-    wide = max(widths, default=0) > config.model.covariates.features.narrow_vector
+    narrow, several = config.model.covariates.features.narrow_vector, (BlockKind.vector, BlockKind.image)
+    wide = any(block.width > narrow for block in schema.blocks if block.kind in several)
     if sieve is None or config.networks is True or (config.networks == "auto" and wide):
         return "trained", None
     if config.networks is False:

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Booleans, Floats
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.last_stage import FittedBGMIV, fit_sieve_stage
 from bgmiv.bgm.latents import latent_draws, latents_of, structural_at_draws, structural_means
 from bgmiv.bgm.members import Member, learned_means
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
+from bgmiv.bgm.uncertainty import MAX_POINTS, Directions, ModelSupport, tangent_factors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
@@ -25,8 +25,7 @@ from bgmiv.data.scaling import Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.held_out import held_out_values
 from bgmiv.fitted import HeldOutPredictions
-from bgmiv.intervals import Floats, Source
-from bgmiv.likelihood import Levels
+from bgmiv.intervals import Source
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
 from bgmiv.sieve.bases import SieveFunction
@@ -240,7 +239,7 @@ class FittedNetworks(FittedBGMIV):
         factors = (values - values.mean(axis=0)) * (self._unit / np.sqrt(_LATENT_DRAWS))
         return Source("latent", np.asarray(factors, np.float64), _LATENT_DRAWS - 1)
 
-    def in_support(self, query: Query) -> NDArray[np.bool_]:
+    def in_support(self, query: Query) -> Booleans:
         """Where the fit's treatment model and its latents place the data, `(m, n)`."""
         latents, support = self._encoded(query.rows)[0], self.model_support
         usual = support.novelty.usual(latents[0])
@@ -249,7 +248,7 @@ class FittedNetworks(FittedBGMIV):
             density = support.log_density(self.members, x, [z[rows] for z in latents], size)
             return usual[rows] & (density >= support.min_log_density)
 
-        return self._collect(query, inside, MAX_BLOCK)
+        return self._collect(query, inside, MAX_POINTS)
 
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
         """g at rows of the fit, each by networks and coefficients of a last stage that have not seen the row.
@@ -278,9 +277,8 @@ class FittedNetworks(FittedBGMIV):
             functions.append(stage.function)
 
         def members_at(query: Query) -> Floats:
-            v = self.reduction.transform(query.rows.covariates)
             each = zip(functions, self.members_at(query), strict=True)
-            return np.stack([one.at(query, one.encode(self.reduction.schema, v), learned) for one, learned in each])
+            return np.stack([self._at_new_rows(function, query, learned) for function, learned in each])
 
         return held_out_values(parts, query, members_at, max_rows)
 
@@ -297,20 +295,21 @@ class FittedNetworks(FittedBGMIV):
             return None
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
         scaled, schema = self.scaler.transform(self._reduced(data.take(chosen))), self.schema
-        w, x, z = (jax.device_put(values) for values in (scaled.w, scaled.x, self._encoded(rows)[0][0][chosen]))
+        z = self._encoded(rows)[0][0][chosen]
         # Probabilities are in units of their own.
         scales = {
             "treatment": 1.0 if schema.treatment.discrete else scaled.x.std(),
             "outcome": 1.0 if schema.outcome.discrete else scaled.y.std(),
             "covariates": scaled.v.std(axis=0),
         }
-        order = np.roll(np.arange(len(chosen)), 1)
-        before = _predicted(self.model, w, x, z)
+        before = _predicted(self.model, scaled.w, scaled.x, z)
         usage: dict[str, float] = {}
         for name, columns in self.model.layout.parts.items():
             if columns.start == columns.stop:
                 continue
-            after = _predicted(self.model, w, x, z.at[:, columns].set(z[order, columns]))
+            exchanged = z.copy()
+            exchanged[:, columns] = np.roll(z[:, columns], 1, axis=0)
+            after = _predicted(self.model, scaled.w, scaled.x, exchanged)
             for (target, scale), old, new in zip(scales.items(), before, after, strict=True):
                 change = np.abs(np.asarray(new) - np.asarray(old)) / np.where(scale > 0, scale, 1.0)
                 usage[f"{name}.{target}"] = float(np.mean(change))
@@ -338,8 +337,6 @@ class _LatentDraws:
 
 @jax.jit
 def _predicted(model: BGMIVModel, w: Array, x: Array, z: Array) -> tuple[Array, Array, Array]:
-    raw = jax.vmap(model.treatment_raw)(w, z)
-    head = model.treatment_head
-    treatment = jax.nn.softmax(raw) if isinstance(head, Levels) else jax.vmap(head.mean)(raw)
+    treatment = jax.vmap(model.treatment_head.mean)(jax.vmap(model.treatment_raw)(w, z))
     outcome = jax.vmap(model.structural_mean)(x, z)
     return treatment, outcome, jax.vmap(model.covariates.mean)(z)

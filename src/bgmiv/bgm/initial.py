@@ -23,12 +23,14 @@ from jax.scipy.special import ndtri
 
 from bgmiv.bgm.config import EGM, JointTraining
 from bgmiv.bgm.model import BGMIVModel, evaluate_fold, integrated_outcome, iv_means, square_errors
+from bgmiv.estimators.members import Best, Learner
 from bgmiv.likelihood import Gaussian
 from bgmiv.nn.layers import MLP, adam
-from bgmiv.training import RandomNumbers, Row, TrainingData
+from bgmiv.training import Metrics, RandomNumbers, Row, TrainingData
 
 __all__ = [
-    "EGMProgram", "EGMState", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss", "sliced_distance",
+    "EGMProgram", "EGMState", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss",
+    "sliced_distance",
 ]  # fmt: skip
 
 # Evaluations before a network that predicts worse than a line is given up.
@@ -36,12 +38,10 @@ _GRACE = 3
 
 
 class EGMState(NamedTuple):
-    """Model, critic, their optimisers, and the moving average of the treatment's squared error."""
+    """The model and the critic in training, and the moving average of the treatment's squared error."""
 
-    model: BGMIVModel
-    critic: MLP
-    model_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
+    learner: Learner
+    critic: Learner
     treatment_error: Array
 
 
@@ -73,7 +73,7 @@ def egm_loss(
     key: Array,
     config: EGM,
     variance: Array | None = None,
-) -> tuple[Array, dict[str, Array]]:
+) -> tuple[Array, Metrics]:
     """The joint loss of encoder and generators on one batch, and its parts; the critic is held fixed.
 
     `z` has as many draws from the prior as the batch has rows, `noise` the dropout noise of the batch's encodings, then
@@ -82,10 +82,12 @@ def egm_loss(
     """
     covariates = model.covariates
     n = len(rows.x)
-    decoded = jax.vmap(covariates.decode)(z)
-    # Mapped over z as well: without covariates nothing is decoded.
-    expected = jax.vmap(lambda raws, _: covariates.means_of(raws))(decoded, z)
-    spreads = jax.vmap(lambda raws, _: covariates.spread_penalty(raws))(decoded, z)
+
+    def generated(z: Array) -> tuple[Array, Array]:
+        raws = covariates.decode(z)
+        return covariates.means_of(raws), covariates.spread_penalty(raws)
+
+    expected, spreads = jax.vmap(generated)(z)
     z_hat = jax.vmap(covariates.encode)(rows.v, noise[:n])
     z_cycle = jax.vmap(covariates.encode)(expected, noise[n:])
     v_cycle = jax.vmap(covariates.decode_means)(z_hat)
@@ -121,75 +123,63 @@ class EGMProgram(EGM):
         """A fresh critic and fresh optimisers beside the model."""
         critic = MLP(model.layout.dim, self.critic_hidden, 1, key=key, activation=jnp.tanh)
         optimiser = self._optimiser()
-        return EGMState(model, critic, optimiser.init(model), optimiser.init(critic), jnp.ones(()))
+        return EGMState(Learner.begin(model, optimiser), Learner.begin(critic, optimiser), jnp.ones(()))
 
-    def step(self, state: EGMState, data: TrainingData, key: Array) -> tuple[EGMState, dict[str, Array]]:
+    def step(self, state: EGMState, data: TrainingData, key: Array) -> tuple[EGMState, Metrics]:
         """Critic steps, then one joint step of encoder and generators."""
-        model, n = state.model, self.batch_size
+        model, n = state.learner.net, self.batch_size
         key_draws, key_nodes = jax.random.split(key)
         numbers = RandomNumbers(key_draws, self._words(model))
-        critic, critic_optimiser = self._critic_steps(state, data, numbers)
+        critic = self._critic_steps(state, data, numbers)
 
-        index = data.draw(numbers, n)
-        rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
+        rows = data.at(data.draw(numbers, n))
         z = numbers.normal((n, model.layout.dim))
         noise = numbers.uniform((2 * n, model.covariates.noise_width))
         residual = self.treatment_spread == "residual" and isinstance(model.treatment_head, Gaussian)
         # The smallest is far below any noise; at 0 the raw spread would not be finite.
         variance = jnp.clip(state.treatment_error, 1e-4, 1.0) if residual else None
         loss = jax.grad(egm_loss, has_aux=True)
-        grads, metrics = loss(model, critic, rows, z, noise, key_nodes, self, variance)
-        updates, model_optimiser = self._optimiser().update(grads, state.model_optimiser)
+        grads, metrics = loss(model, critic.net, rows, z, noise, key_nodes, self, variance)
         error = 0.99 * state.treatment_error + 0.01 * metrics["treatment"]
-        return EGMState(optax.apply_updates(model, updates), critic, model_optimiser, critic_optimiser, error), metrics
+        return EGMState(state.learner.moved(self._optimiser(), grads), critic, error), metrics
 
     def result(self, state: EGMState) -> BGMIVModel:
         """The model of the last step."""
-        return state.model
+        return state.learner.net
 
     def _words(self, model: BGMIVModel) -> int:
         """Random words of a step: row, prior draw and dropout of every encoded row, and the critic's mixing."""
         latent, noise = model.layout.dim, model.covariates.noise_width
         return self.batch_size * (self.critic_steps * (2 + latent + noise) + 1 + latent + 2 * noise)
 
-    def _critic_steps(self, state: EGMState, data: TrainingData, numbers: RandomNumbers) -> tuple[MLP, optax.OptState]:
-        model, shape = state.model, (self.critic_steps, self.batch_size)
+    def _critic_steps(self, state: EGMState, data: TrainingData, numbers: RandomNumbers) -> Learner:
+        model, shape = state.learner.net, (self.critic_steps, self.batch_size)
         n = self.critic_steps * self.batch_size
         # The encoder stands still during the critic's steps, so all their batches are encoded at once.
         v = data.rows.v[data.draw(numbers, n)]
         fake = jax.vmap(model.covariates.encode)(v, numbers.uniform((n, model.covariates.noise_width)))
         real = numbers.normal((n, model.layout.dim))
         batches = (fake.reshape(*shape, -1), real.reshape(*shape, -1), numbers.uniform(shape))
-        optimiser = self._optimiser()
 
-        def body(
-            carry: tuple[MLP, optax.OptState], batch: tuple[Array, Array, Array]
-        ) -> tuple[tuple[MLP, optax.OptState], None]:
-            critic, opt_state = carry
-            grads = jax.grad(critic_loss)(critic, *batch, self.gradient_penalty)
-            updates, opt_state = optimiser.update(grads, opt_state)
-            return (optax.apply_updates(critic, updates), opt_state), None
+        def body(critic: Learner, batch: tuple[Array, Array, Array]) -> tuple[Learner, None]:
+            grads = jax.grad(critic_loss)(critic.net, *batch, self.gradient_penalty)
+            return critic.moved(self._optimiser(), grads), None
 
-        (critic, opt_state), _ = jax.lax.scan(body, (state.critic, state.critic_optimiser), batches)
-        return critic, opt_state
+        return jax.lax.scan(body, state.critic, batches)[0]
 
 
 class JointState(NamedTuple):
-    """Model and optimiser, and the best model on held-out rows.
+    """The model in training, and the best one on held-out rows.
 
     Attributes:
-        best: the newest model that was not clearly worse than another; simply the newest where no rows are held out.
-        best_loss: the lowest held-out loss.
-        stale: evaluations since `best` was found.
-        evaluations: all of them.
+        learner: the model and its optimiser.
+        best: the best model; simply the newest where no rows are held out.
+        evaluations: how many there were.
         linear_loss: what a linear regression on instruments and covariates has on the same rows; infinite for none.
     """
 
-    model: BGMIVModel
-    optimiser: optax.OptState
-    best: BGMIVModel
-    best_loss: Array
-    stale: Array
+    learner: Learner
+    best: Best
     evaluations: Array
     linear_loss: Array
 
@@ -212,12 +202,12 @@ def sliced_distance(z: Array, directions: Array) -> Array:
         return ranks + ((value < fixed) | ((value == fixed) & (i < place)))
 
     ranks = jax.lax.fori_loop(0, n, count, jnp.zeros(fixed.shape, jnp.int32))
-    return jnp.mean((projected - ndtri((jnp.arange(n) + 0.5) / n)[ranks]) ** 2)
+    return jnp.mean((projected - ndtri((place + 0.5) / n)[ranks]) ** 2)
 
 
 def joint_loss(
     model: BGMIVModel, rows: Row, directions: Array, noise: Array, key: Array, config: JointTraining
-) -> tuple[Array, dict[str, Array]]:
+) -> tuple[Array, Metrics]:
     """The loss of one batch and its parts."""
     z = jax.vmap(model.covariates.encode)(rows.v, noise)
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
@@ -246,58 +236,46 @@ class JointProgram(JointTraining):
 
     def init(self, model: BGMIVModel, linear_loss: Array) -> JointState:
         """A fresh optimiser beside the model."""
-        zero = jnp.zeros((), jnp.int32)
-        return JointState(model, self._optimiser().init(model), model, jnp.asarray(jnp.inf), zero, zero, linear_loss)
+        learner = Learner.begin(model, self._optimiser())
+        return JointState(learner, Best.first(model), jnp.zeros((), jnp.int32), linear_loss)
 
-    def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, dict[str, Array]]:
+    def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, Metrics]:
         """One joint step of encoder and generators."""
-        model, n = state.model, self.batch_size
+        model, n = state.learner.net, self.batch_size
         latent, width = model.layout.dim, model.covariates.noise_width
         key_draws, key_nodes = jax.random.split(key)
         numbers = RandomNumbers(key_draws, n * (1 + width) + self.n_directions * latent)
-        index = data.draw(numbers, n)
-        rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
+        rows = data.at(data.draw(numbers, n))
         noise = numbers.uniform((n, width))
         directions = numbers.normal((self.n_directions, latent))
         loss = jax.grad(joint_loss, has_aux=True)
         grads, metrics = loss(model, rows, directions, noise, key_nodes, self)
-        updates, optimiser = self._optimiser().update(grads, state.optimiser, model)
-        return state._replace(model=optax.apply_updates(model, updates), optimiser=optimiser), metrics
+        return state._replace(learner=state.learner.moved(self._optimiser(), grads)), metrics
 
     def evaluate(self, state: JointState, data: TrainingData) -> JointState:
         """Keep the model unless its IV outcome loss on held-out rows is clearly above the lowest so far."""
-        model = state.model
+        model, best = state.learner.net, state.best
         loss = evaluate_fold(model, self.integration, data).outcome_loss
         # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
         # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
         tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0
-        keep = (loss <= tolerance * state.best_loss) | (data.fold_size == 0)
-        after = state._replace(
-            best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
-            best_loss=jnp.minimum(loss, state.best_loss),
-            stale=jnp.where(keep, 0, state.stale + 1),
-            evaluations=state.evaluations + 1,
-        )
+        limit = jnp.where(data.fold_size == 0, jnp.inf, tolerance * best.loss)
+        after = state._replace(best=best.after(model, loss, limit), evaluations=state.evaluations + 1)
         # A member that has stopped is still trained while others go on; it is left as a run of its own would leave it.
         over = self.stopped(state)
         return jax.tree.map(lambda old, new: jnp.where(over, old, new), state, after)
 
     def stopped(self, state: JointState) -> Array:
         """Whether `patience` evaluations brought nothing, or the first three none that is better than a line's."""
-        hopeless = (state.evaluations >= _GRACE) & (state.best_loss > state.linear_loss)
-        return (state.stale >= self.patience) | hopeless
+        hopeless = (state.evaluations >= _GRACE) & (state.best.loss > state.linear_loss)
+        return (state.best.stale >= self.patience) | hopeless
 
     def result(self, state: JointState) -> BGMIVModel:
         """The best model on held-out rows."""
-        return state.best
+        return state.best.networks
 
 
 def _generator_kernels(model: BGMIVModel) -> BGMIVModel:
     """Which parameters decay: the kernels of H and F, and of what leads from the latents to them."""
-
-    def generators(model: BGMIVModel) -> tuple[object, ...]:
-        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk, model.embedding
-
-    chosen = jax.tree.map(lambda leaf: False, model)
-    kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, generators(model))
-    return eqx.tree_at(generators, chosen, kernels, is_leaf=lambda leaf: leaf is None)
+    kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, model)
+    return eqx.tree_at(lambda m: m.covariates, kernels, jax.tree.map(lambda _: False, model.covariates))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Floats
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -29,8 +30,6 @@ from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, min_rows
 __all__ = [
     "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
 ]  # fmt: skip
-
-Floats = NDArray[np.float64]
 
 
 class LastStage(NamedTuple):
@@ -132,9 +131,8 @@ def _better(networks: LastStage, sieve: LastStage) -> bool:
     """Whether the networks predict left-out rows better, by more than one standard error."""
     groups = networks.rows.groups
     gains = networks.rows.full_weights * (sieve.left_out_errors**2 - networks.left_out_errors**2)
-    if groups is not None:
-        gains = np.asarray(np.bincount(groups, gains), np.float64)
-    return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
+    total = gains if groups is None else np.bincount(groups, gains)
+    return bool(total.sum() > np.sqrt(np.sum((total - total.mean()) ** 2)))
 
 
 class FittedBGMIV(FittedMethod):
@@ -178,13 +176,14 @@ class FittedBGMIV(FittedMethod):
             if stage is None:
                 raise NotIdentifiedError("the sieve cannot be fitted without a fold of the rows.")
 
-            def at(query: Query) -> Floats:
-                v = self.reduction.transform(query.rows.covariates)
-                return stage.function.at(query, stage.function.encode(self.reduction.schema, v))
-
-            return at
+            return partial(self._at_new_rows, stage.function)
 
         return cross_fitted(data, without_fold, max_rows)
+
+    def _at_new_rows(self, function: SieveFunction, query: Query, learned: Floats | None = None) -> Floats:
+        """The g of a last stage that is not the fit's own, at covariates that are not reduced."""
+        reduced = self.reduction.transform(query.rows.covariates)
+        return function.at(query, function.encode(self.reduction.schema, reduced), learned)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 from jax.scipy.special import ndtri
 
@@ -28,12 +27,13 @@ from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, encode_rows
 from bgmiv.data.messages import warn_user
 from bgmiv.data.scaling import unique_rows
 from bgmiv.errors import ConfigError
+from bgmiv.estimators.members import Learner
 from bgmiv.nn.layers import adam
 from bgmiv.training import MAX_ROWS, bucket_size, in_blocks, padded_size
 
 __all__ = [
-    "Chains", "LatentDraws", "check_sampled", "infer_latents", "latent_draws", "latents_of",
-    "nuts_chains", "sample_latents", "structural_at_draws", "structural_means",
+    "Chains", "LatentDraws", "check_sampled", "infer_latents", "latent_draws", "latents_of", "nuts_chains",
+    "sample_latents", "structural_at_draws", "structural_means",
 ]  # fmt: skip
 
 LogDensity = Callable[[Array], Array]
@@ -65,13 +65,10 @@ def infer_latents(model: BGMIVModel, v: Array, config: LatentMap) -> Array:
     def loss(z: Array) -> Array:
         return -jnp.sum(jax.vmap(covariate_log_posterior, in_axes=(None, 0, 0))(model, v, z))
 
-    def body(_: Array, carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-        z, state = carry
-        updates, state = optimiser.update(jax.grad(loss)(z), state)
-        return optax.apply_updates(z, updates), state
+    def step(_: Array, latents: Learner) -> Learner:
+        return latents.moved(optimiser, jax.grad(loss)(latents.net))
 
-    z, _ = jax.lax.fori_loop(0, config.steps, body, (z, optimiser.init(z)))
-    return z
+    return jax.lax.fori_loop(0, config.steps, step, Learner.begin(z, optimiser)).net
 
 
 def latents_of(model: BGMIVModel, v: np.ndarray, rule: LatentMap | LatentPosterior) -> np.ndarray:
@@ -176,7 +173,7 @@ def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) 
     init, update, _ = dual_averaging_adaptation(plan.acceptance)
     step, metric = nuts.build_kernel(), jnp.ones(model.layout.dim)
 
-    def chain(start: _Start, key: Array) -> tuple[Array, Array, Array]:
+    def chain(start: _Start, key: Array) -> tuple[Array, ...]:
         def whitened(u: Array) -> Array:
             return log_density(start.z + start.root @ u)
 
@@ -193,8 +190,7 @@ def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) 
         begun = nuts.init(jnp.zeros_like(start.z), whitened), init(1.0)
         # Warm-up and draws in one loop: two would take twice as long to compile.
         _, found = jax.lax.scan(draw, begun, jnp.arange(plan.n_warmup + plan.n_draws))
-        z, acceptance, diverged = (values[plan.n_warmup :] for values in found)
-        return z, acceptance, diverged
+        return tuple(values[plan.n_warmup :] for values in found)
 
     z, acceptance, diverged = jax.vmap(chain)(starts, jax.random.split(jax.random.fold_in(key, 1), plan.n_chains))
     return Chains(z, jnp.mean(acceptance), jnp.sum(diverged))
@@ -319,7 +315,7 @@ def latent_draws(model: BGMIVModel, v: np.ndarray, config: LatentPosterior, x: n
         BGMIVWarning: as `sample_latents`, of the structural function. Latents that it does not depend on do not count.
     """
     unique, inverse = unique_rows(v)
-    at = jnp.asarray(np.quantile(x, (0.1, 0.5, 0.9), method="nearest"), jnp.float32)
+    at = jax.device_put(np.quantile(x, (0.1, 0.5, 0.9), method="nearest"))
     total = config.n_chains * config.n_draws
     chosen = np.linspace(0, total - 1, min(_MAX_KEPT, total)).round().astype(int)
 

@@ -10,6 +10,7 @@ wrong where g bends by more than a parabola over the residual's spread: nodes at
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.bgm.alternating import AlternatingProgram
 from bgmiv.bgm.config import EGM, Alternating, BGMIVConfig, JointTraining
 from bgmiv.bgm.initial import EGMProgram, JointProgram
@@ -57,8 +58,6 @@ _MAX_EVIDENCE_ROWS, _MAX_RESIDUALS = 1500, 5000
 _MIN_GAIN = 0.1
 # A normal part of the estimated density bounds what a row in its tails can cost.
 _NORMAL_PART = 0.1
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,24 +136,19 @@ def train_members(
     n_members = config.ensemble.members
     start = _start(config, rows, key[None] if n_members == 1 else jax.random.split(key, n_members))
     together = train(config.initial, config.alternating, start, reporter, checkpoint)
-    members: list[Member] = []
-    failure = DivergedError(config.initial.name, 0)
+    members, losses = [], []
     for i, trained in enumerate(members_of(together) if n_members > 1 else (together,)):
-        if isinstance(trained, DivergedError):
-            failure = trained
-            continue
         held_out = training = None
         if rows.folds.hold_out:
             held_out, training = _evaluated(config, start.data, rows.folds, i, trained.model)
         members.append(Member(trained.model, trained.history, rows.folds.rows(i), held_out, training))
-    losses = [member.held_out.outcome_loss if member.held_out else 1.0 for member in members]
+        finite = np.isfinite([row.metrics["loss"] for row in trained.history]).all()
+        loss = held_out.outcome_loss if held_out else 1.0
+        losses.append(loss if finite else np.nan)
     kept = tuple(member for member, bad in zip(members, failed(losses), strict=True) if not bad)
     if not kept:
-        if members and members[0].history:
-            # The losses of training were finite: it broke in its last steps.
-            last = members[0].history[-1]
-            failure = DivergedError(last.phase, last.step)
-        raise failure
+        phase, step, _ = together.history[-1] if together.history else (config.initial.name, 0, {})
+        raise DivergedError(phase, step)
     return kept
 
 
@@ -199,8 +193,7 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
         return losses
     weights = rows.data.full_weights
     for i in range(len(losses)):
-        held = np.zeros(len(columns), bool)
-        held[rows.folds.rows(i)] = True
+        held = np.isin(np.arange(len(columns)), rows.folds.rows(i))
         root = np.sqrt(weights[~held])
         beta = np.linalg.lstsq(columns[~held] * root[:, None], scaled.y[~held] * root, rcond=None)[0]
         errors = (scaled.y[held] - columns[held] @ beta) ** 2
@@ -229,22 +222,20 @@ def _evaluated(
     return losses((start, size)), losses(trained_on)
 
 
-def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
-    """Each member on its own, or the error its own fit would have raised: its first loss that is not finite."""
+def members_of(together: Trained) -> tuple[Trained, ...]:
+    """Each member on its own."""
     # Taken apart on the host, where a slice needs no compilation.
     models = jax.tree.map(np.asarray, together.model)
-
-    def one(i: int) -> Trained | DivergedError:
+    members = []
+    for i in range(len(jax.tree.leaves(models)[0])):
         history = []
         for row in together.history:
             # A list with one number a member, in which `run_phase` gives the metrics of several members.
             metrics: dict[str, Any] = row.metrics
             history.append(row._replace(metrics={name: float(values[i]) for name, values in metrics.items()}))
-            if not np.isfinite(history[-1].metrics["loss"]):
-                return DivergedError(row.phase, row.step)
-        return Trained(jax.device_put(jax.tree.map(lambda leaf: leaf[i], models)), tuple(history))
-
-    return tuple(one(i) for i in range(len(jax.tree.leaves(models)[0])))
+        model = jax.device_put(jax.tree.map(operator.itemgetter(i), models))
+        members.append(Trained(model, tuple(history)))
+    return tuple(members)
 
 
 def train(
@@ -272,8 +263,8 @@ def train(
         if initial.iterations:
             latents = over(lambda model: encode_rows(model, start.data.rows.v))(model)
         else:
-            n = len(start.data.rows.x)
-            latents = over(lambda model, key: model.layout.sample_prior(key, n))(model, start.keys[..., 1])
+            shape = len(start.data.rows.x), model.layout.dim
+            latents = over(lambda key: jax.random.normal(key, shape))(start.keys[..., 1])
         program = AlternatingProgram(**vars(alternating))
         state, more = run(program, _begin(program, model, latents, several=several), key=start.keys[..., 2])
         model, history = state.model, history + more
@@ -340,8 +331,15 @@ def network_evidence(
         each = [structural_means(m.model, part.x, latents_of(m.model, part.v, config.latents)) for m in members]
         # What the last stage adds to the networks is the same for all members.
         values = rows.scaler.outcome.inverse(np.stack(each)) * (1.0 if last is None else last.function.weight)
-        options = {"uses_instrument": config.use_instrument, "networks_alone": last is None}
-        evidence = gather_evidence(rows.data, positions, owner, values, pairs, **options)
+        evidence = gather_evidence(
+            rows.data,
+            positions,
+            owner,
+            values,
+            pairs,
+            uses_instrument=config.use_instrument,
+            networks_alone=last is None,
+        )
     evidence = replace(
         evidence,
         n_steps=min(member.steps_of(config.initial.name) for member in members) or None,
@@ -354,13 +352,13 @@ def network_evidence(
 
 def gather_evidence(
     data: IVData,
-    rows: NDArray[np.int64],
-    owner: NDArray[np.int64],
+    rows: Integers,
+    owner: Integers,
     members: Floats,
     losses: Sequence[tuple[HeldOutLosses, HeldOutLosses]],
     *,
-    uses_instrument: bool = True,
-    networks_alone: bool = True,
+    uses_instrument: bool,
+    networks_alone: bool,
 ) -> FitEvidence:
     """The evidence of held-out rows; averages are weighted by the data's weights.
 
@@ -371,10 +369,12 @@ def gather_evidence(
     """
     n_members = len(members)
     own = members[owner, np.arange(len(rows))]
-    variance = sum(variance_of(part.outcome, data.weights) for part in data.outcome_parts())
-    spread = max(variance**0.5, np.finfo(float).tiny)
+    spread = sum(variance_of(part.outcome, data.weights) for part in data.outcome_parts()) ** 0.5
+    # The root mean square difference of members from their mean.
+    differences = np.sum(np.var(members, axis=0).reshape(len(rows), -1), axis=1)
+    disagreement = float(np.sqrt(np.average(differences, weights=weights_at(data, rows)))) / spread
     held_out, in_sample = (HeldOutLosses(*np.mean(part, axis=0).tolist()) for part in zip(*losses, strict=True))
-    explained = 1.0 - held_out.outcome_loss / max(held_out.outcome_variance, np.finfo(float).tiny)
+    explained = 1.0 - held_out.outcome_loss / max(held_out.outcome_variance, TINY)
     linear = flexible = gain = None
     risks = MomentRisks()
     if uses_instrument:
@@ -387,22 +387,16 @@ def gather_evidence(
         flexible_explained=flexible,
         covariates_gain=gain,
         **risks._asdict(),
-        outcome_gap=held_out.outcome_loss / max(in_sample.outcome_loss, np.finfo(float).tiny),
+        outcome_gap=held_out.outcome_loss / max(in_sample.outcome_loss, TINY),
         treatment_gap=in_sample.treatment_score - held_out.treatment_score,
         first_stage_gain=held_out.first_stage_gain if uses_instrument else None,
-        disagreement=_disagreement(members, weights_at(data, rows)) / spread if n_members > 1 else None,
+        disagreement=disagreement if n_members > 1 else None,
         near_floor=held_out.near_floor,
         # Without covariates there is nothing for latents to carry.
         latent_spread=held_out.latent_spread if data.schema.blocks else None,
         n_members=n_members,
         discrete_outcome=data.schema.outcome.discrete,
     )
-
-
-def _disagreement(members: Floats, weights: NDArray[np.floating] | None) -> float:
-    """Root mean square difference of members from their mean, from `(members, m)` or `(members, m, K)`."""
-    variances = np.sum(np.var(members, axis=0).reshape(members.shape[1], -1), axis=1)
-    return float(np.sqrt(np.average(variances, weights=weights)))
 
 
 class LeftOutResiduals(NamedTuple):
@@ -415,7 +409,7 @@ class LeftOutResiduals(NamedTuple):
     """
 
     values: Floats
-    member: NDArray[np.int64]
+    member: Integers
     weights: Floats
 
 

@@ -14,7 +14,7 @@ from jax import Array
 from bgmiv.bgm.config import LatentLayout, ModelConfig
 from bgmiv.bgm.covariates import CovariateModule, build_covariates
 from bgmiv.data.schema import BlockKind, Schema, Variable
-from bgmiv.integrate import IntegrationRule, log_integral, rule_for
+from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head, Levels
 from bgmiv.nn.layers import MLP
 from bgmiv.training import Row, TrainingData
@@ -197,7 +197,7 @@ def log_p_iv(model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: 
     event = model.outcome_event(row.y)
     # The head gives one term a coordinate of the event.
     log_densities = jax.vmap(lambda raw: jnp.sum(model.outcome_head.log_prob(raw, event)))(raws)
-    return log_integral(log_weights, log_densities)
+    return jax.nn.logsumexp(log_weights + log_densities)
 
 
 def covariate_log_posterior(model: BGMIVModel, v: Array, z: Array) -> Array:
@@ -206,7 +206,7 @@ def covariate_log_posterior(model: BGMIVModel, v: Array, z: Array) -> Array:
 
 
 def quasi_log_posterior(
-    model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array, pzv_weight: float | Array = 1.0
+    model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array, pzv_weight: float
 ) -> Array:
     r"""The latent objective (eq. latent_update_objective), up to a constant.
 

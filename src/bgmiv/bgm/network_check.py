@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.bgm.last_stage import LastStage
 from bgmiv.data.folds import row_folds, some_rows
+from bgmiv.data.messages import Positions
 from bgmiv.data.within import absorbed_blocks, ordinary_covariates
 from bgmiv.diagnostics.moments import variance_of
 
@@ -14,9 +15,6 @@ __all__ = ["boosted_trees", "left_for_networks"]
 
 # Errors of a smaller share of the outcome's variance are none: trees also see what a sieve's penalties take from it.
 _NO_ERROR = 1e-3
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _N_FOLDS = 5
 _TREES, _DEPTH, _RATE, _BINS = 40, 4, 0.2, 32
@@ -26,7 +24,6 @@ _N_ERRORS = 3.0
 _MIN_LEAF = 20.0
 # More rows or numbers cost more than they tell.
 _MAX_ROWS, _MAX_NUMBERS, _SOME_ROWS = 10_000, 200_000, 1000
-_TINY = float(np.finfo(float).tiny)
 
 
 def left_for_networks(sieve: LastStage, *, use_instrument: bool = True) -> float:
@@ -60,14 +57,15 @@ def left_for_networks(sieve: LastStage, *, use_instrument: bool = True) -> float
     fold = row_folds(len(some), _N_FOLDS, rng, groups)
     predicted = np.zeros(len(some))
     for each in np.unique(fold):
-        predicted[fold == each] = boosted_trees(codes, errors, np.where(fold == each, 0.0, own))[fold == each]
+        inside = fold == each
+        predicted[inside] = boosted_trees(codes, errors, np.where(inside, 0.0, own))[inside]
     gains = own * (errors**2 - (errors - predicted) ** 2)
     total = gains if groups is None else np.bincount(groups, gains)
     upper = gains.sum() + _N_ERRORS * np.sqrt(np.sum((total - total.mean()) ** 2))
-    return float(upper / max(own.sum() * spread, _TINY))
+    return float(upper / (own.sum() * spread))
 
 
-def _bins(columns: Floats) -> Ints:
+def _bins(columns: Floats) -> Positions:
     """The bin of each number, `(n, p)`: between quantiles of its column, or one a value where these are few."""
     codes = np.empty(columns.shape, np.intp)
     shares = np.linspace(0.0, 1.0, _BINS + 1)[1:-1]
@@ -78,7 +76,7 @@ def _bins(columns: Floats) -> Ints:
     return codes
 
 
-def boosted_trees(codes: Ints, target: Floats, weights: Floats) -> Floats:
+def boosted_trees(codes: Positions, target: Floats, weights: Floats) -> Floats:
     """Predictions of all rows by regression trees, each fitted to what those before it have left.
 
     Args:
@@ -114,15 +112,14 @@ def boosted_trees(codes: Ints, target: Floats, weights: Floats) -> Floats:
     return predicted
 
 
-def _best_splits(sums: Floats, counts: Floats, least: float) -> tuple[Ints, Ints]:
+def _best_splits(sums: Floats, counts: Floats, least: float) -> tuple[Positions, Positions]:
     """The column and the bin after which each leaf is split, from cumulative sums `(leaves, p, bins)` of both.
 
     Where no split leaves enough on both sides, all stays on the left of the last bin.
     """
     right, others = sums[..., -1:] - sums, counts[..., -1:] - counts
-    gains = sums**2 / np.maximum(counts, _TINY) + right**2 / np.maximum(others, _TINY)
+    gains = sums**2 / np.maximum(counts, TINY) + right**2 / np.maximum(others, TINY)
     gains[(counts < least) | (others < least)] = -np.inf
-    best = gains.reshape(len(gains), -1).argmax(axis=1)
-    feature, edge = np.divmod(best, _BINS)
-    possible = np.isfinite(gains.reshape(len(gains), -1)[np.arange(len(gains)), best])
-    return feature, np.where(possible, edge, _BINS - 1)
+    gains = gains.reshape(len(gains), -1)
+    feature, edge = np.divmod(gains.argmax(axis=1), _BINS)
+    return feature, np.where(np.isfinite(gains.max(axis=1)), edge, _BINS - 1)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.bgm.config import BGMIVConfig, JointTraining, LatentLayout
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
@@ -26,11 +25,9 @@ from bgmiv.kernels import GaussianKernel, median_lengthscales
 from bgmiv.nn.features import feature_widths
 from bgmiv.nn.settings import FeatureConfig
 from bgmiv.preprocess.reduction import choose_noise
+from bgmiv.sieve.first_stage import slices_of
 
 __all__ = ["choose_layout", "permutation_scores", "resolve"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _MAX_ROWS = 2000
 # Below this the regressions see next to nothing.
@@ -63,7 +60,7 @@ def resolve(config: BGMIVConfig, data: IVData, rng: np.random.Generator) -> BGMI
     if isinstance(initial, JointTraining) and initial.iterations is None:
         # More rows allow for more detail, and need fewer passes for it; ten evaluations are spread over the iterations.
         growing = _ITERATIONS * (data.n_rows / 1000.0) ** 0.5
-        iterations = int(min(max(growing, _ITERATIONS), _MAX_ITERATIONS))
+        iterations = int(np.clip(growing, _ITERATIONS, _MAX_ITERATIONS))
         initial = replace(initial, iterations=iterations, chunk=iterations // 10)
     batch_size = min(config.batch_size or (32 if wide else 64), data.n_rows)
     return replace(
@@ -109,19 +106,18 @@ def choose_layout(
         return everything
     rows = rng.permutation(data.n_rows)[:_MAX_ROWS]
     some = data.take(rows)
-    conditions = [np.asarray(part, np.float64) for part in conditions_of(some)]
-    treatment = permutation_scores(conditions, some.schema.treatment.columns(some.treatment), rng, some.groups)
-    outcome = permutation_scores(conditions, some.schema.outcome.columns(some.outcome), rng, some.groups)
-    treatment, outcome = treatment[n_instruments:], outcome[n_instruments:]
-    in_treatment = treatment > _SHOWN
-    if in_treatment.all() or not np.all(in_treatment | (outcome > _SHOWN)):
+    conditions, schema = conditions_of(some), some.schema
+    targets = schema.treatment.columns(some.treatment), schema.outcome.columns(some.outcome)
+    scores = [permutation_scores(conditions, target, rng, some.groups)[n_instruments:] for target in targets]
+    in_treatment, in_outcome = np.array(scores) > _SHOWN
+    if in_treatment.all() or not np.all(in_treatment | in_outcome):
         return everything
     shared = in_treatment[np.repeat(np.arange(len(sizes)), sizes)]
     n_shared = int(shared.sum())
     return LatentLayout(n_shared, n_latents - n_shared, 0, 0), tuple(np.argsort(~shared, kind="stable").tolist())
 
 
-def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConfig) -> Ints:
+def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConfig) -> Integers:
     """One latent for each continuous or binary column, and one for each feature of any other block."""
     sizes: list[int] = []
     for block, width in zip(blocks, feature_widths(blocks, features), strict=True):
@@ -130,10 +126,7 @@ def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConf
 
 
 def permutation_scores(
-    conditions: Sequence[Floats],
-    targets: FloatArray,
-    rng: np.random.Generator,
-    groups: NDArray[np.integer] | None = None,
+    conditions: Sequence[Floats], targets: FloatArray, rng: np.random.Generator, groups: Integers | None = None
 ) -> Floats:
     r"""How much worse a kernel regression predicts left-out rows with a variable permuted, in standard errors.
 
@@ -153,11 +146,9 @@ def permutation_scores(
         >>> (scores > 3.0).tolist()
         [True, False]
     """
-    edges = np.cumsum([0, *(part.shape[1] for part in conditions)])
-    variables = [slice(start, stop) for start, stop in pairwise(edges)]
-    values = np.hstack(conditions)
+    variables, values = slices_of(conditions), np.hstack(conditions)
     y = np.asarray(targets, np.float64).reshape(len(values), -1)
-    y = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), np.finfo(float).tiny)
+    y = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), TINY)
     kernel = GaussianKernel(np.sqrt(len(variables)) * median_lengthscales(values, variables))
     fold = np.arange(len(values)) >= (len(values) + 1) // 2
     if groups is not None and len(np.unique(groups)) > 1:
@@ -165,20 +156,16 @@ def permutation_scores(
     rises = np.zeros((len(variables), len(values)))
     for train, test in ((~fold, fold), (fold, ~fold)):
         weights = _ridge_weights(kernel(values[train], values[train]), y[train])
-        base = _square_errors(kernel(values[test], values[train]) @ weights, y[test])
+        base = np.sum((y[test] - kernel(values[test], values[train]) @ weights) ** 2, axis=1)
         for variable, rise in zip(variables, rises, strict=True):
             moved = values[test]
             moved[:, variable] = rng.permutation(moved[:, variable])
-            rise[test] = _square_errors(kernel(moved, values[train]) @ weights, y[test]) - base
+            rise[test] = np.sum((y[test] - kernel(moved, values[train]) @ weights) ** 2, axis=1) - base
     if groups is not None:
         codes = np.unique(groups, return_inverse=True)[1]
         rises = np.stack([np.bincount(codes, rise) for rise in rises])
     errors = rises.std(axis=1) / np.sqrt(rises.shape[1])
-    return np.asarray(rises.mean(axis=1) / np.maximum(errors, np.finfo(float).tiny), np.float64)
-
-
-def _square_errors(predicted: Floats, y: Floats) -> Floats:
-    return np.asarray(np.sum((y - predicted) ** 2, axis=1), np.float64)
+    return np.asarray(rises.mean(axis=1) / np.maximum(errors, TINY), np.float64)
 
 
 def _ridge_weights(gram: Floats, y: Floats) -> Floats:

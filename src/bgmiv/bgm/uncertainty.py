@@ -45,19 +45,18 @@ from scipy.cluster.vq import kmeans2
 from scipy.linalg import eigh
 from scipy.optimize import brentq
 
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
 from bgmiv.data.folds import some_rows
 from bgmiv.integrate import IntegrationRule
-from bgmiv.intervals import Floats
 from bgmiv.likelihood import FiniteHead
 from bgmiv.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.training import Row, in_blocks, padded_size, run_once
 
 __all__ = [
-    "MAX_BLOCK",
     "MAX_POINTS",
     "N_DIRECTIONS",
     "PRIOR_PRECISION",
@@ -73,7 +72,7 @@ N_DIRECTIONS = 64
 PRIOR_PRECISION = 1e-3
 """λ where no rows were held out, so that nothing shows how free training was."""
 MAX_POINTS = 1024
-"""Points at which derivatives are computed together."""
+"""Points at which derivatives or densities are computed together."""
 
 _MAX_ROWS = 1000
 _AT_ONCE = 64
@@ -94,7 +93,7 @@ class Directions(NamedTuple):
 
 
 def tangent_directions(
-    config: BGMIVConfig, rows: TrainingRows, members: Sequence[Member], *, groups: NDArray[np.integer] | None = None
+    config: BGMIVConfig, rows: TrainingRows, members: Sequence[Member], *, groups: Integers | None = None
 ) -> Directions:
     """Draws of the members' weights around what was trained.
 
@@ -170,14 +169,15 @@ def _mean_leverage(residuals: Sequence[np.ndarray], owners: Sequence[np.ndarray]
         inside = sum((total - square)[owner].sum() / (len(pairs) - 1) for square, owner in pairs)
     else:
         inside = squares[0][~owners[0]].mean() * owners[0].sum()
-    return float(np.clip(1.0 - np.sqrt(inside / max(out, np.finfo(float).tiny)), *_LEVERAGES))
+    return float(np.clip(1.0 - np.sqrt(inside / max(out, TINY)), *_LEVERAGES))
 
 
 def _precision(members: Sequence[_Spectrum], leverage: float) -> float:
     """The prior precision at which rows have this mean leverage, or the nearest to it."""
 
+    values = np.concatenate([member.values for member in members])
+
     def excess(power: float) -> float:
-        values = np.concatenate([member.values for member in members])
         return float(np.mean(values / (values + 10.0**power))) - min(leverage, _LEVERAGES[1])
 
     low, high = _PRECISIONS
@@ -257,9 +257,6 @@ def tangent_factors(
     return in_blocks(along, (x, latents[rows]), size).astype(np.float64)
 
 
-MAX_BLOCK = 1024
-"""Points whose densities are computed together."""
-
 _MAX_INSTRUMENTS = 32
 # Rows that stand for all in the fit's support; a MAP takes a thousand times as long as the encoder.
 _MAX_SUPPORT_ROWS, _MAX_SUPPORT_MAPS = 2000, 500
@@ -284,9 +281,8 @@ class ModelSupport:
 
     def log_density(self, members: Sequence[Member], x: np.ndarray, latents: Sequence[np.ndarray], size: int) -> Floats:
         r"""$\log p(x \mid z)$, averaged over typical instruments and members, `(n,)`, in blocks of `size` points."""
-        w, shares = self.instruments.astype(np.float32), self.shares.astype(np.float32)
         each = [
-            in_blocks(partial(_densities, member.model, w, shares), (x, z), size)
+            in_blocks(partial(_densities, member.model, self.instruments, self.shares), (x, z), size)
             for member, z in zip(members, latents, strict=True)
         ]
         return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
@@ -300,7 +296,7 @@ def fit_model_support(rule: LatentMap | LatentPosterior, rows: TrainingRows, mem
     support = ModelSupport(*_typical(np.asarray(part.w, np.float64)), fit_novelty(latents[0]), log(OUTSIDE))
     if isinstance(members[0].model.treatment_head, FiniteHead):
         return support
-    density = support.log_density(members, part.x, latents, padded_size(len(part.x), MAX_BLOCK))
+    density = support.log_density(members, part.x, latents, padded_size(len(part.x), MAX_POINTS))
     return replace(support, min_log_density=float(np.quantile(density, OUTSIDE)))
 
 

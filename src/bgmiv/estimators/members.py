@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -38,8 +37,8 @@ from bgmiv.intervals import Floats
 from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
 from bgmiv.nn.layers import Dense
 from bgmiv.nn.settings import FeatureConfig, ImageConfig, Schedule, check_bounds
-from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
-from bgmiv.progress import HistoryRow, Reporter, mean_history, silent, task
+from bgmiv.preprocess.reduction import BlockReduction, FittedReduction, reduced_rows
+from bgmiv.progress import HistoryRow, Reporter, mean_history, silent
 from bgmiv.support import LinearSupport
 from bgmiv.training import MAX_ROWS, in_blocks, padded_size
 
@@ -344,10 +343,7 @@ class NetworkConfig(MethodConfig):
         method = self.fitted_class.__name__.removeprefix("Fitted")
         check_no_weights(data, method)
         usable_rows(data, method, use_instrument=self.use_instrument)
-        # Narrow covariates stay as they are, at once.
-        with task(reporter, "reduction of wide covariates") if data.schema.has_wide_block else nullcontext():
-            reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
-            reduced = reduction.apply(data)
+        reduction, reduced = reduced_rows(self.reduction, data, reporter)
         used = reduced if self.use_instrument else reduced.without_instruments()
         scaler = self.scaling.fit(used)
         rows = scaler.transform(used)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -35,10 +35,7 @@ class Raw(eqx.Module):
 
     width: int = eqx.field(static=True)
 
-    @property
-    def noise_width(self) -> int:
-        """No training noise."""
-        return 0
+    noise_width = 0
 
     def __call__(self, block: Array, noise: Array | None) -> Array:
         """The identity."""
@@ -74,18 +71,6 @@ class VectorFeatures(eqx.Module):
     dropout: float = eqx.field(static=True)
     input_noise: float = eqx.field(static=True)
 
-    def __init__(
-        self, n_in: int, n_hidden: int, n_out: int, *, dropout: float, input_noise: float = 0.0, key: Array
-    ) -> None:
-        """Build both layers."""
-        key_hidden, key_output = jax.random.split(key)
-        self.hidden = Dense(n_in, n_hidden, key=key_hidden)
-        self.output = Dense(n_hidden, n_out, key=key_output)
-        self.n_in = n_in
-        self.width = n_out
-        self.dropout = dropout
-        self.input_noise = input_noise
-
     @property
     def noise_width(self) -> int:
         """One number a hidden unit if units are dropped, and one a column if the input is noised."""
@@ -94,12 +79,10 @@ class VectorFeatures(eqx.Module):
 
     def __call__(self, block: Array, noise: Array | None) -> Array:
         """Features of one row, with dropout and input noise when noise is given."""
-        if noise is None:
-            return self.output(jax.nn.relu(self.hidden(block)))
-        if self.input_noise > 0.0:
+        if noise is not None and self.input_noise > 0.0:
             block = block + self.input_noise * ndtri(noise[-self.n_in :])
         h = jax.nn.relu(self.hidden(block))
-        if self.dropout > 0.0:
+        if noise is not None and self.dropout > 0.0:
             h = jnp.where(noise[: h.shape[-1]] >= self.dropout, h / (1.0 - self.dropout), 0.0)
         return self.output(h)
 
@@ -125,7 +108,7 @@ class ImageFeatures(eqx.Module):
         if config.features == "conv":
             (height, width, channels), (first, second) = shape, config.filters
             key_first, key_second, key = jax.random.split(key, 3)
-            self.convolutions = (Conv(channels, first, key=key_first), Conv(first, second, key=key_second))
+            self.convolutions = (Conv.drawn(channels, first, key=key_first), Conv.drawn(first, second, key=key_second))
             self.dropout = config.dropout
             widths = (-(-height // 4) * -(-width // 4) * second, *config.conv_features)
         keys = jax.random.split(key, len(widths) - 1)
@@ -205,21 +188,22 @@ class BlockFeatures(eqx.Module):
 
     def __call__(self, v: Array, noise: Array | None) -> Array:
         """The features of one row; `noise` switches training noise on."""
-        values, used = [], 0
-        for part, (start, stop) in zip(self.parts, self.spans, strict=True):
-            own = None if noise is None else noise[used : used + part.noise_width]
-            values.append(part(v[start:stop], own))
-            used += part.noise_width
+        values = [part(v[columns], own) for part, columns, own in self._each(noise)]
         return jnp.concatenate(values) if values else jnp.zeros((0,), v.dtype)
 
     def noised(self, v: Array, noise: Array) -> Array:
         """The row with the training noise of blocks that are seen as they are."""
-        used = 0
-        for part, (start, stop) in zip(self.parts, self.spans, strict=True):
+        for part, columns, own in self._each(noise):
             if isinstance(part, Noised):
-                v = v.at[start:stop].set(part(v[start:stop], noise[used : used + part.noise_width]))
-            used += part.noise_width
+                v = v.at[columns].set(part(v[columns], own))
         return v
+
+    def _each(self, noise: Array | None) -> Iterator[tuple[Features, slice, Array | None]]:
+        """Each extractor with its columns and its part of the noise."""
+        used = 0
+        for part, span in zip(self.parts, self.spans, strict=True):
+            yield part, slice(*span), None if noise is None else noise[used : used + part.noise_width]
+            used += part.noise_width
 
 
 def _features(block: CovariateBlock, config: FeatureConfig, key: Array, *, beside_image: bool) -> Features:
@@ -227,17 +211,19 @@ def _features(block: CovariateBlock, config: FeatureConfig, key: Array, *, besid
         assert block.shape is not None
         height, width, channels = block.shape
         return ImageFeatures((height, width, channels), config.images, key=key)
+    if config.is_narrow(block):
+        return Noised(block.width, config.vector_noise)
     if block.kind is BlockKind.image:
         hidden, width = config.score_features
         dropout, noise = _SCORE_DROPOUT, config.score_noise
-        return VectorFeatures(block.width, hidden, width, dropout=dropout, input_noise=noise, key=key)
-    if config.is_narrow(block):
-        return Noised(block.width, config.vector_noise)
-    if block.kind is BlockKind.vector:
+    elif block.kind is BlockKind.vector:
         hidden, width = (config.nuisance_features if beside_image else None) or config.vector_features
-        noise = dict(config.block_noise).get(block.name, config.vector_noise)
-        return VectorFeatures(block.width, hidden, width, dropout=config.dropout, input_noise=noise, key=key)
-    return Raw(block.width)
+        dropout, noise = config.dropout, dict(config.block_noise).get(block.name, config.vector_noise)
+    else:
+        return Raw(block.width)
+    key_hidden, key_output = jax.random.split(key)
+    layers = Dense(block.width, hidden, key=key_hidden), Dense(hidden, width, key=key_output)
+    return VectorFeatures(*layers, block.width, width, dropout, noise)
 
 
 def build_features(blocks: Sequence[CovariateBlock], config: FeatureConfig, *, key: Array) -> BlockFeatures:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -111,9 +112,7 @@ class MLP(eqx.Module):
         heads = (n_out,) if isinstance(n_out, int) else n_out
         widths = (n_in, *hidden)
         keys = jax.random.split(key, len(hidden) + len(heads))
-        self.layers = tuple(
-            Dense(a, b, key=k) for a, b, k in zip(widths[:-1], widths[1:], keys[: len(hidden)], strict=True)
-        )
+        self.layers = tuple(Dense(a, b, key=k) for (a, b), k in zip(pairwise(widths), keys, strict=False))
         self.outputs = tuple(Dense(widths[-1], n, key=k) for n, k in zip(heads, keys[len(hidden) :], strict=True))
         self.activation = activation
 
@@ -153,26 +152,24 @@ class MLP(eqx.Module):
         return h
 
     def _heads(self, h: Array) -> Array:
-        parts = [layer(h) for layer in self.outputs]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+        return jnp.concatenate([layer(h) for layer in self.outputs])
 
 
-def _glorot(n_in: int, n_out: int, key: Array) -> Array:
-    """A Glorot-uniform kernel `(3, 3, n_in, n_out)`, as a dense layer between whole receptive fields would draw it."""
-    limit = (6.0 / (_SIDE**2 * (n_in + n_out))) ** 0.5
-    return draw_kernel(key, (_SIDE, _SIDE, n_in, n_out), limit)
-
-
-class Conv(eqx.Module):
-    """A 3x3 convolution that keeps height and width; beyond its edges an image is zero."""
+class _Kernel(eqx.Module):
+    """The weights of a 3x3 convolution, drawn as a dense layer between whole receptive fields would draw them."""
 
     kernel: Array
     bias: Array
 
-    def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
-        """Draw the kernel of shape `(3, 3, n_in, n_out)`."""
-        self.kernel = _glorot(n_in, n_out, key)
-        self.bias = zero_bias(n_out)
+    @classmethod
+    def drawn(cls, n_in: int, n_out: int, *, key: Array) -> Self:
+        """With a Glorot-uniform kernel of shape `(3, 3, n_in, n_out)`."""
+        limit = (6.0 / (_SIDE**2 * (n_in + n_out))) ** 0.5
+        return cls(draw_kernel(key, (_SIDE, _SIDE, n_in, n_out), limit), zero_bias(n_out))
+
+
+class Conv(_Kernel):
+    """A 3x3 convolution that keeps height and width; beyond its edges an image is zero."""
 
     def __call__(self, image: Array) -> Array:
         """Map one image."""
@@ -182,20 +179,12 @@ class Conv(eqx.Module):
         return jnp.concatenate(patches, axis=-1) @ self.kernel.reshape(_SIDE**2 * channels, -1) + self.bias
 
 
-class TransposedConv(eqx.Module):
+class TransposedConv(_Kernel):
     r"""A transposed 3x3 convolution of stride 2, which doubles height and width.
 
     Every pixel is spread over the 3x3 pixels from twice its place on: $y_{2i+a,\,2j+b} \mathrel{+}= x_{ij} k_{ab}$;
     what falls beyond the last row and column is dropped.
     """
-
-    kernel: Array
-    bias: Array
-
-    def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
-        """Draw the kernel of shape `(3, 3, n_in, n_out)`."""
-        self.kernel = _glorot(n_in, n_out, key)
-        self.bias = zero_bias(n_out)
 
     def __call__(self, image: Array) -> Array:
         """Map one image."""
@@ -217,13 +206,11 @@ def _interleave(first: Array, second: Array, third: Array, axis: int) -> Array:
 
 def max_pool(image: Array) -> Array:
     """The largest of every 2x2 pixels; the last line of an odd number stands for itself."""
-    height, width, channels = image.shape
+    height, width, _ = image.shape
     even = jnp.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
     # Maxima of slices: the gradient of a windowed reduction takes forty times as long on a CPU.
-    pairs = even.reshape(-(-height // 2), 2, -1, channels)
-    rows = jnp.maximum(pairs[:, 0], pairs[:, 1])
-    pairs = rows.reshape(len(rows), -(-width // 2), 2, channels)
-    return jnp.maximum(pairs[:, :, 0], pairs[:, :, 1])
+    rows = jnp.maximum(even[::2], even[1::2])
+    return jnp.maximum(rows[:, ::2], rows[:, 1::2])
 
 
 DECAY_1, DECAY_2, EPSILON = 0.9, 0.99, 1e-7

@@ -13,15 +13,17 @@ Tipping and Bishop (1999), "Probabilistic principal component analysis", JRSS B;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh, eigvalsh
+from scipy.linalg import eigh, eigvalsh, svd
 from scipy.sparse.linalg import eigsh
 from scipy.special import stdtrit
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.data.blocks import BlockKind, CovariateBlock
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
@@ -29,10 +31,11 @@ from bgmiv.data.scaling import Affine, Standardise, row_pieces, unique_rows
 from bgmiv.data.schema import Schema
 from bgmiv.errors import DataError
 from bgmiv.preprocess.scattering import scattering_features
+from bgmiv.progress import Reporter, task
 
 __all__ = [
     "BlockReduction", "FittedReduction", "ImageProjection", "Projection", "choose_noise", "image_scores",
-    "leading_components",
+    "leading_components", "reduced_rows",
 ]  # fmt: skip
 
 # Narrower vector blocks stay as they are.
@@ -55,7 +58,7 @@ _MAX_IMAGE_SCORES = 256
 # Of the largest variance: what is less is none.
 _ROUNDING = 1e-10
 # Units must not matter, so that a column counts however small its numbers are.
-_STANDARDISE = Standardise(min_std=float(np.finfo(np.float64).tiny))
+_STANDARDISE = Standardise(min_std=TINY)
 
 
 class Projection(NamedTuple):
@@ -69,9 +72,9 @@ class Projection(NamedTuple):
         above_noise: how many components exceed noise; zero where the one that is kept does not.
     """
 
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    basis: NDArray[np.float64]
+    mean: Floats
+    scale: Floats
+    basis: Floats
     explained: float
     above_noise: int
 
@@ -79,11 +82,6 @@ class Projection(NamedTuple):
     def n_components(self) -> int:
         """Number of scores k, one or more."""
         return self.basis.shape[1]
-
-    @property
-    def structured(self) -> bool:
-        """Whether the columns share anything beyond what unrelated columns share by chance."""
-        return self.above_noise > 0
 
     def transform(self, values: ArrayLike) -> NDArray[np.float32]:
         """The scores (n, k) of values (n, d), the fitted rows or new ones."""
@@ -103,7 +101,7 @@ def leading_components(values: NDArray[Any]) -> Projection:
 
     of the largest eigenvalues of B = 8 copies of Z with every column permuted by itself. (Noise exceeds the largest of
     B once in B + 1 times, so that a level of one in a hundred would need B = 99; the bound needs a handful.) One
-    component is always kept; `Projection.structured` tells whether it stands out. A block of unrelated columns would
+    component is always kept; `Projection.above_noise` tells whether it stands out. A block of unrelated columns would
     be taken for structured once in 200 times if largest eigenvalues were normal; as they are skewed to the right, it
     is two to four times this.
 
@@ -128,17 +126,17 @@ def _noise_bound(z: NDArray[np.float32], rng: np.random.Generator) -> float:
     if np.count_nonzero(z.any(axis=0)) < 2:
         return np.inf
     start = rng.normal(size=min(z.shape)).astype(np.float32)
-    largest = np.empty(_PERMUTATIONS)
-    for i in range(_PERMUTATIONS):
+    largest = []
+    for _ in range(_PERMUTATIONS):
         rng.permuted(z, axis=0, out=z)
         gram = z.T @ z if len(z) >= z.shape[1] else z @ z.T
         if len(gram) <= _DENSE_SIZE:
             eigenvalue = eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)
         else:
             eigenvalue = eigsh(gram, k=1, v0=start, tol=_TIE / 10, return_eigenvectors=False)
-        largest[i] = eigenvalue[0] / len(z)
-    spread = largest.std(ddof=1) * np.sqrt(1.0 + 1.0 / _PERMUTATIONS)
-    return float(largest.mean() + stdtrit(_PERMUTATIONS - 1, 1.0 - _FALSE_ALARM) * spread)
+        largest.append(eigenvalue[0] / len(z))
+    spread = np.std(largest, ddof=1) * np.sqrt(1.0 + 1.0 / _PERMUTATIONS)
+    return float(np.mean(largest) + stdtrit(_PERMUTATIONS - 1, 1.0 - _FALSE_ALARM) * spread)
 
 
 class ImageProjection(NamedTuple):
@@ -264,9 +262,17 @@ class BlockReduction:
                 projections[block.name] = image_scores(values, block.shape or ())
             elif block.kind == BlockKind.vector and block.width >= _MIN_WIDTH:
                 projection = leading_components(values)
-                if projection.structured:
+                if projection.above_noise:
                     projections[block.name] = projection
         return FittedReduction(data.schema, projections)
+
+
+def reduced_rows(rule: BlockReduction | None, data: IVData, reporter: Reporter) -> tuple[FittedReduction, IVData]:
+    """The reduction that a rule finds on these rows, and the rows reduced; without a rule they stay as they are."""
+    # Narrow covariates stay as they are, at once.
+    with task(reporter, "reduction of wide covariates") if data.schema.has_wide_block else nullcontext():
+        reduction = rule.fit(data) if rule else FittedReduction(data.schema, {})
+        return reduction, reduction.apply(data)
 
 
 def _drawn(values: NDArray[Any], max_rows: int, rng: np.random.Generator) -> NDArray[Any]:
@@ -274,7 +280,7 @@ def _drawn(values: NDArray[Any], max_rows: int, rng: np.random.Generator) -> NDA
     return values if few else values[np.sort(rng.choice(len(values), max_rows, replace=False))]
 
 
-def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
+def _gram(values: NDArray[Any], standard: Affine) -> Floats:
     """ZᵀZ/n, or ZZᵀ/n if that is smaller; their eigenvalues other than zero are the same."""
     n_rows, width = values.shape
     if width > n_rows:
@@ -287,14 +293,12 @@ def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
     return gram / n_rows
 
 
-def _standardised(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
+def _standardised(values: NDArray[Any], standard: Affine) -> Floats:
     # Not Affine.transform, which is in single precision.
     return np.asarray((values - standard.shift) / standard.scale, np.float64)
 
 
-def _projection(
-    values: NDArray[Any], standard: Affine, gram: NDArray[np.float64], count: int, above_noise: int
-) -> Projection:
+def _projection(values: NDArray[Any], standard: Affine, gram: Floats, count: int, above_noise: int) -> Projection:
     """The projection of values (n, d) on their `count` leading components, by the eigenvectors of `_gram`."""
     n_rows, width = values.shape
     eigenvalues, vectors = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
@@ -331,22 +335,17 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
         G. H. Golub, M. Heath, G. Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
         parameter, Technometrics 21(2).
     """
-    n = min(len(columns), _MAX_ROWS)
-    rows = np.sort(np.random.default_rng(0).choice(len(columns), n, replace=False))
-    z, t = (np.asarray(values[rows], np.float64) for values in (columns, targets))
-    z, t = (_standardised(values, _STANDARDISE.fit(values)) for values in (z, t))
-    # Variances along the principal directions, and what of each target lies along their scores; by the smaller of both
-    # matrices of products, as blocks may be wider than there are rows.
-    if z.shape[1] <= n:
-        variances, directions = np.linalg.eigh(z.T @ z / n)
-        scores_of = z @ directions / np.sqrt(n * np.maximum(variances, np.finfo(float).tiny))
-    else:
-        variances, scores_of = np.linalg.eigh(z @ z.T / n)
-    there = variances > _ROUNDING * variances.max(initial=0.0)
+    drawn = (_drawn(values, _MAX_ROWS, np.random.default_rng(0)) for values in (columns, targets))
+    z, t = (_standardised(values, _STANDARDISE.fit(values)) for values in drawn)
+    n = len(z)
+    # Variances along the principal directions, and what of each target lies along their scores.
+    scores_of, singular, _ = svd(z, full_matrices=False)
+    variances = singular**2 / n
+    there = variances > _ROUNDING * variances.max()
     variances, energies = variances[there], (scores_of.T @ t)[there] ** 2 / n
     scores = []
     for level in levels:
-        kept = variances / (variances + level**2) if level > 0 else (variances > 0).astype(float)
+        kept = variances / (variances + level**2)
         residual = np.mean(t**2, axis=0) - np.sum(energies * (1.0 - (1.0 - kept) ** 2)[:, None], axis=0)
         left_over = max(1.0 - (kept.sum() + 1.0) / n, 1e-3)
         scores.append(float(np.sum(residual)) / left_over**2)

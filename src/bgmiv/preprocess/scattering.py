@@ -21,9 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from bgmiv.arrays import Floats
+
 __all__ = ["scattering_features"]
 
 _AT_ONCE = 128
+# Of the wavelets, over half a turn.
+_DIRECTIONS = 8
 # The finest wavelet's width in pixels and frequency, of Bruna and Mallat (2013): scales then cover all frequencies.
 _WIDTH, _FREQUENCY = 0.8, 0.75 * pi
 
@@ -37,55 +41,47 @@ class _Bank(NamedTuple):
     low: Filters
 
 
-def scattering_features(
-    pixels: NDArray[Any], shape: tuple[int, ...], scales: int | None = None, directions: int = 8
-) -> NDArray[np.float32]:
+def scattering_features(pixels: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Features `(n, q)` of flat images `(n, height · width · channels)`, channel by channel.
+
+    The number J of dyadic scales leaves about four by four places: it is 1 for 8 by 8 pixels, 2 for 16 by 16, 3 for 28
+    by 28.
 
     Args:
         pixels: the images.
         shape: height, width and channels.
-        scales: J, the number of dyadic scales; None leaves about four by four places: 1 for 8 by 8 pixels, 2 for 16
-            by 16, 3 for 28 by 28.
-        directions: of the wavelets, over half a turn.
     """
     height, width, channels = shape
-    scales = scales or max(1, round(log2(min(height, width) / 4.0)))
+    scales = max(1, round(log2(min(height, width) / 4.0)))
     step = 2**scales
-    size = tuple(-(-side // step) * step for side in (height, width))
-    bank = _bank(scales, directions, *size)
-    spare = (size[0] - height, size[1] - width)
+    spare = [-side % step for side in (height, width)]
+    bank = _bank(scales, height + spare[0], width + spare[1])
     margins = [(more // 2, more - more // 2) for more in spare]
-    n_paths = 1 + scales * directions + directions**2 * scales * (scales - 1) // 2
-    features = np.empty((len(pixels), channels, n_paths, size[0] // step, size[1] // step), np.float32)
+    parts = []
     for start in range(0, len(pixels), _AT_ONCE):
         part = pixels[start : start + _AT_ONCE].reshape(-1, height, width, channels).astype(np.float32)
         images = np.pad(np.moveaxis(part, 3, 1), ((0, 0), (0, 0), *margins))
-        _scatter(images, bank, features[start : start + _AT_ONCE])
-    return features.reshape(len(pixels), -1)
+        parts.append(_scattered(images, bank).reshape(len(part), -1))
+    return np.concatenate(parts)
 
 
-def _scatter(images: NDArray[np.float32], bank: _Bank, features: NDArray[np.float32]) -> None:
-    """Fill `features` `(..., paths, h, w)` with the features of images `(..., height, width)`."""
-    scales, directions = bank.directed.shape[:2]
-    spectrum = fft.fft2(images)
-    path = 0
+def _scattered(images: NDArray[np.float32], bank: _Bank) -> NDArray[np.float32]:
+    """The features `(..., paths, h, w)` of images `(..., height, width)`."""
+    scales = len(bank.directed)
+    spectrum = fft.fft2(images)[..., None, :, :]
 
-    def keep(spectra: NDArray[np.complex64], scale: int) -> None:
-        nonlocal path
-        count = spectra.shape[-3]
-        averaged = _coarser(spectra * _folded(bank.low, scale), scales - scale)
-        features[..., path : path + count, :, :] = fft.ifft2(averaged).real
-        path += count
+    def averaged(spectra: NDArray[np.complex64], scale: int) -> NDArray[np.float32]:
+        return np.asarray(fft.ifft2(_coarser(spectra * _folded(bank.low, scale), scales - scale)).real)
 
-    keep(spectrum[..., None, :, :], 0)
-    for scale in range(scales):
-        for direction in range(directions):
-            first = _modulus_spectra(spectrum[..., None, :, :], bank.directed[scale, direction][None], scale)
-            keep(first, scale)
+    paths = [averaged(spectrum, 0)]
+    for scale, wavelets in enumerate(bank.directed):
+        for wavelet in wavelets:
+            first = _modulus_spectra(spectrum, wavelet, scale)
+            paths.append(averaged(first, scale))
             for coarser in range(scale + 1, scales):
                 filters = _folded(bank.directed[coarser], scale)
-                keep(_modulus_spectra(first, filters, coarser - scale), coarser)
+                paths.append(averaged(_modulus_spectra(first, filters, coarser - scale), coarser))
+    return np.concatenate(paths, axis=-3)
 
 
 def _modulus_spectra(spectra: NDArray[np.complex64], filters: Filters, halvings: int) -> NDArray[np.complex64]:
@@ -110,20 +106,18 @@ def _folded(filters: Filters, halvings: int) -> Filters:
 
 
 @lru_cache(maxsize=8)
-def _bank(scales: int, directions: int, height: int, width: int) -> _Bank:
-    angles = pi * np.arange(directions) / directions
-    directed = [
-        [_wavelet(height, width, 2.0**scale, angle, 4.0 / directions) for angle in angles] for scale in range(scales)
-    ]
+def _bank(scales: int, height: int, width: int) -> _Bank:
+    angles = pi * np.arange(_DIRECTIONS) / _DIRECTIONS
+    directed = [[_wavelet(height, width, 2.0**scale, angle) for angle in angles] for scale in range(scales)]
     low = np.zeros((height, width))
     for down, right in _places(height, width):
         low += np.exp(-(down**2 + right**2) / (2.0 * (_WIDTH * 2.0 ** (scales - 1)) ** 2))
     return _Bank(np.asarray(directed, np.float32), fft.fft2(low / low.sum()).real.astype(np.float32))
 
 
-def _wavelet(height: int, width: int, scale: float, angle: float, slant: float) -> NDArray[np.float64]:
+def _wavelet(height: int, width: int, scale: float, angle: float) -> Floats:
     """A Morlet wavelet's Fourier transform: a plane wave in a Gaussian window, less what makes its mean zero."""
-    spread, frequency = _WIDTH * scale, _FREQUENCY / scale
+    spread, frequency, slant = _WIDTH * scale, _FREQUENCY / scale, 4.0 / _DIRECTIONS
     wave, window = np.zeros((height, width), complex), np.zeros((height, width))
     for down, right in _places(height, width):
         along, across = np.cos(angle) * right + np.sin(angle) * down, np.cos(angle) * down - np.sin(angle) * right
@@ -134,7 +128,7 @@ def _wavelet(height: int, width: int, scale: float, angle: float, slant: float) 
     return np.asarray(fft.fft2(wavelet).real)
 
 
-def _places(height: int, width: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def _places(height: int, width: int) -> list[tuple[Floats, Floats]]:
     """Coordinates of the pixels around the origin, and of those of the periodic copies next to them."""
     down, right = fft.fftfreq(height, 1.0 / height)[:, None], fft.fftfreq(width, 1.0 / width)[None, :]
     return [(down + i * height, right + j * width) for i in (-1, 0, 1) for j in (-1, 0, 1)]
