@@ -133,7 +133,7 @@ def with_last_stage(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> BGMI
 @pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")
 def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
     model = BGMIV(networks=True, random_state=0)
-    model._fit(model._config(), proxy_data)
+    model._fit(proxy_data)
     fitted = model.fitted_
     assert fitted.last_stage is not None
     query = query_at(fitted.schema, proxy_data.treatment[:9], {"proxy": proxy_data.covariates[:9]})

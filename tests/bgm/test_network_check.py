@@ -76,7 +76,7 @@ def test_errors_that_are_next_to_nothing_are_nothing() -> None:
 
 def fit(data: IVData, **settings: Any) -> BGMIV:
     model = BGMIV(random_state=0, **settings)
-    return model._fit(model._config(), data)
+    return model._fit(data)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def model() -> BGMIV:
 class TestFitsWithoutNetworks:
     def test_it_is_the_sieve_and_says_why(self, model: BGMIV) -> None:
         data, sieve = draw(0.0), NPIV()
-        sieve._fit(sieve._config(), data)
+        sieve._fit(data)
         assert model.fitted_.members == ()
         assert not model.fitted_.uses_networks
         assert model.history_ == ()

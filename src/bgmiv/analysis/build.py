@@ -40,7 +40,16 @@ from bgmiv.intervals import NO_INTERVAL, Band, Floats, Interval, interval_of
 from bgmiv.linear_iv import LinearEstimate, LinearIV, scaled, strength_of
 from bgmiv.progress import HistoryRow, reporter_for, task
 
-__all__ = ["FitOnRows", "answered", "grid_of", "groups_of", "method_row"]
+__all__ = [
+    "FitOnRows",
+    "Grid",
+    "answered",
+    "build_analysis",
+    "grid_of",
+    "groups_by_treatment",
+    "groups_of",
+    "method_row",
+]
 
 _N_DOSES = 41
 _MAX_GROUPS = 8
