@@ -58,7 +58,7 @@ def test_two_sample_gradient_is_unbiased_and_plain_squares_are_not() -> None:
     def squares(p: jax.Array, u: jax.Array) -> jax.Array:
         return jnp.mean(residuals(p, head.at_uniforms(raw, u.reshape(-1, 2))[:, None]) ** 2)
 
-    draws = head.at_uniforms(raw, jax.random.uniform(jax.random.key(2), (500_000, 2)))
+    draws = head.at_uniforms(raw, jax.random.uniform(jax.random.key(2), (500_000, 2), minval=1e-9))[:, None]
     target = np.asarray(jax.jit(jax.grad(lambda p: jnp.mean(residuals(p, draws)) ** 2))(flat), np.float64)
     uniforms = jax.random.uniform(jax.random.key(1), (5000, 4), minval=1e-6, maxval=1.0 - 1e-6)
 

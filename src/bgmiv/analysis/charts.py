@@ -16,9 +16,8 @@ from bgmiv.analysis.markup import Markup, clean, element, filled, joined, senten
 from bgmiv.numerals import aligned, number, percent, share
 
 __all__ = [
-    "MIN_SUPPORT", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
-    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "outside_support",
-    "sparkline",
+    "MIN_SUPPORT", "Axis", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes", "curve_chart",
+    "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "outside_support", "sparkline",
 ]  # fmt: skip
 
 Values = Sequence[float]

@@ -15,24 +15,10 @@ from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
 __all__ = [
-    "NOTES",
-    "TextTable",
-    "answer",
-    "assumptions",
-    "cautions",
-    "checks_of",
-    "estimate_cells",
-    "facts",
-    "failed",
-    "groups_left_out",
-    "headline",
-    "html_table",
-    "method_table",
-    "summary_html",
-    "summary_text",
-    "text_table",
-    "trust",
-]
+    "NOTES", "TextTable", "Trust", "answer", "assumptions", "cautions", "checks_of", "estimate_cells", "facts",
+    "failed", "groups_left_out", "headline", "html_table", "method_table", "summary_html", "summary_text",
+    "text_table", "trust",
+]  # fmt: skip
 
 TextTable = tuple[list[str], list[list[str]]]
 """The header and the rows."""

@@ -12,7 +12,7 @@ from bgmiv.errors import printable
 from bgmiv.numerals import number, percent, robust_set_text
 
 __all__ = [
-    "CHECKS", "SEVERITIES", "Check", "Limits", "Severity", "html_table", "preparation_text", "worst",
+    "CHECKS", "SEVERITIES", "Check", "Explanation", "Limits", "Severity", "html_table", "preparation_text", "worst",
 ]  # fmt: skip
 
 Severity = Literal["good", "note", "doubtful", "failed"]

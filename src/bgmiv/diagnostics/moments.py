@@ -25,7 +25,7 @@ from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
 from bgmiv.sieve.first_stage import slices_of
 
 __all__ = [
-    "MAX_TESTED", "MomentRisks", "compared_within", "conditions_of", "cross_fits",
+    "MAX_TESTED", "MomentRisks", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
     "explained_beyond", "moment_risk", "moment_shares", "moment_test", "moment_test_of_levels", "row_weights",
     "simple_fits", "variance_of",
 ]  # fmt: skip
