@@ -25,7 +25,6 @@ RESULTS = (
     "model.summary()",
     "model.diagnose()",
     "model.diagnose()['effective-f']",
-    "model.diagnose().linear",
     "model.sensitivity(0.1)",
     "bgmiv.compare({'NPIV': model, '2SLS': bgmiv.TSLS().fit(y, x, instruments=w, covariates=v)})",
     "bgmiv.diagnostics.verdict.judge(bgmiv.diagnostics.verdict.FitEvidence(n_held_out=9, first_stage_gain=0.0))",

@@ -6,6 +6,7 @@ similar size starts at once. Set `BGMIV_COMPILATION_CACHE` to another folder, or
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import glob
 import os
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -23,7 +25,7 @@ from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, ForkedProcessErr
 
 __all__ = [
     "append_lines", "cache_folder", "cache_path", "check_file", "check_process", "check_writable",
-    "enable_compilation_cache", "remove_strays", "safe_name", "write_new", "write_whole", "writing",
+    "enable_compilation_cache", "exchange", "remove_strays", "safe_name", "write_new", "write_whole", "writing",
 ]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
@@ -161,6 +163,23 @@ def remove_strays(path: Path, older_than: float = 600.0) -> None:
         with suppress(OSError):
             if time.time() - stray.stat().st_mtime >= older_than:
                 stray.unlink()
+
+
+def exchange(one: Path, two: Path) -> bool:
+    """Swap two names in one step, so that neither is ever absent; False where the system cannot."""
+    paths = os.fsencode(one), os.fsencode(two)
+    library: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    here, swap = -100, 2
+    if hasattr(library, "renameat2"):  # Linux
+        failed = library.renameat2(here, paths[0], here, paths[1], swap)
+    elif hasattr(library, "renamex_np"):  # macOS
+        failed = library.renamex_np(*paths, swap)
+    else:
+        return False
+    # Network file systems know nothing of it.
+    if failed and (code := ctypes.get_errno()) not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        raise OSError(code, os.strerror(code), str(one), None, str(two))
+    return not failed
 
 
 def check_process() -> None:

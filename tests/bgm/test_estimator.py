@@ -306,5 +306,5 @@ def test_honest_instruments_pass_and_shuffled_ones_do_not(small: BGMIVConfig, mo
     assert (honest.evidence.n_members, honest.evidence.n_held_out, honest.evidence.n_failed) == (3, 300, 0)
     assert honest.evidence.instrument_f is not None
     assert honest.evidence.instrument_f > 50.0
-    with pytest.warns(FitWarning, match="the instruments are weak"):
+    with pytest.warns(FitWarning, match="The instruments are weak"):
         fitted(np.random.default_rng(0).permutation(data.instruments))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,13 +18,15 @@ from bgmiv.errors import ModelFileError
 from bgmiv.persist import folder as folders
 from bgmiv.persist.folder import read_model, write_model
 
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere names may not be exchanged")
+
 # Replaces model 0 by model 1, in a process that is killed before the first step, the second, ... and at last not.
 KILLS = """
 import os, shutil, signal, sys
 from pathlib import Path
 from bgmiv.persist import folder as folders
 
-target = Path(sys.argv[1])
+target, exchanged = Path(sys.argv[1]), sys.argv[2] == "True"
 arrays = folders.np.zeros(3)
 
 
@@ -44,6 +47,7 @@ def child(wanted):
 
         return run
 
+    folders.exchange = killed(folders.exchange if exchanged else lambda one, two: False)
     for name in ("mkdir", "fsync", "rename"):
         setattr(os, name, killed(getattr(os, name)))
     shutil.rmtree = killed(shutil.rmtree)
@@ -70,9 +74,10 @@ def write(target: Path, number: int, size: int = 3) -> None:
     write_model(target, "TSLS", number, arrays, overwrite=True, check=lambda new: None)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process is forked for each step")
-def test_a_kill_at_any_step_leaves_a_whole_model(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLS, str(tmp_path / "model")]
+@LINUX
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_kill_at_any_step_leaves_a_whole_model(tmp_path: Path, exchanged: bool) -> None:
+    command = [sys.executable, "-c", KILLS, str(tmp_path / "model"), str(exchanged)]
     path = os.pathsep.join([str(Path(folders.__file__).parents[2]), *sys.path])
     found = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
     assert found.returncode == 0, found.stderr
@@ -83,21 +88,31 @@ def test_a_kill_at_any_step_leaves_a_whole_model(tmp_path: Path) -> None:
     assert len(numbers) > 5
 
 
-def test_a_folder_is_read_whole_while_it_is_replaced(tmp_path: Path) -> None:
+def test_what_a_killed_save_has_left_is_removed(tmp_path: Path) -> None:
+    write(tmp_path / "a[b]", 0)
+    old, new = tmp_path / f".a[b].{'0' * 12}.new", tmp_path / f".a[b].{'1' * 12}.new"
+    for left in (old, new):
+        shutil.copytree(tmp_path / "a[b]", left)
+    os.utime(old, (0, 0))
+    write(tmp_path / "a[b]", 1)
+    assert set(tmp_path.iterdir()) == {tmp_path / "a[b]", new}, "a new one may be that of a running process"
+
+
+def test_a_folder_is_read_whole_while_others_replace_it(tmp_path: Path) -> None:
     target, stop = tmp_path / "model", threading.Event()
     write(target, 0)
 
-    def replace() -> None:
+    def replace(number: int) -> None:
         while not stop.is_set():
-            for number in (1, 2):
-                write(target, number, 50_000)
+            write(target, number, 50_000)
 
-    writer = threading.Thread(target=replace)
-    writer.start()
+    writers = [threading.Thread(target=replace, args=(number,)) for number in (1, 2)]
+    for writer in writers:
+        writer.start()
     seen: set[int] = set()
     reads, end = 0, time.monotonic() + 60.0
     try:
-        # A busy machine may let the writer wait for long.
+        # A busy machine may let one writer wait for long.
         while (reads < 150 or not {1, 2} <= seen) and time.monotonic() < end:
             reads += 1
             found = read_model(target)
@@ -105,7 +120,8 @@ def test_a_folder_is_read_whole_while_it_is_replaced(tmp_path: Path) -> None:
             seen.add(found.raw)
     finally:
         stop.set()
-        writer.join()
+        for writer in writers:
+            writer.join()
     assert {1, 2} <= seen
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

@@ -104,6 +104,9 @@ class Check:
             lines.append(fill(part, 80, initial_indent="    ", subsequent_indent="    "))
         return printable("\n".join(lines))
 
+    def _repr_html_(self) -> str:
+        return html_table(self.title, self.reading, [(self.severity, self.value)])
+
 
 _PREPARATION = {
     "absorbed": "Net of the {absorbed_levels:.0f} levels of categorical covariates with many levels, which the degrees "

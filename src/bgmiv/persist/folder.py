@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from bgmiv._io import write_new
+from bgmiv._io import exchange, write_new
 from bgmiv._version import VERSION
 from bgmiv.data.messages import setting
 from bgmiv.errors import ModelFileError
@@ -28,6 +29,8 @@ __all__ = ["DTYPES", "Arrays", "ModelFiles", "check_free", "read_model", "write_
 _FORMAT, _VERSION = "bgmiv model", 10
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
+# A save takes seconds: an older folder beside is that of a process that was killed.
+_STRAY_SECONDS = 600.0
 _MAX_READS = 5
 _ENTRIES = ("format", "version", "written_by", "method", "arrays", "model", "sha256")
 DTYPES = ("float32", "float64", "int64", "int32", "bool")
@@ -79,6 +82,11 @@ def write_model(
         target = Path(os.path.realpath(folder))
         check_free(target, overwrite=overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
+        for left in _siblings(target, "new"):
+            # Another process may have removed it by now.
+            with suppress(FileNotFoundError):
+                if time.time() - left.lstat().st_mtime >= _STRAY_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
         new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
         try:
             new.mkdir()
@@ -125,8 +133,8 @@ def read_model(folder: Path) -> ModelFiles:
 
 def _read_once(folder: Path) -> ModelFiles:
     if not os.path.lexists(folder):
-        # A kill between two renames leaves the old model there.
-        folder = next(iter(_old_models(folder)), folder)
+        # Where names cannot be exchanged, a kill between two renames leaves the old model there.
+        folder = next(iter(_siblings(folder, "old")), folder)
     document = _read_document(folder)
     _check_document(document, folder / _JSON)
     data = _read_file(folder / _ARRAYS)
@@ -207,8 +215,11 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
 
 
 def _take_place(new: Path, target: Path) -> None:
-    """Put the new folder in its place; a kill in between leaves the old model beside it, where it is read."""
-    if os.path.lexists(target):
+    """Put the new folder in its place: the name holds the old model or the new one at every moment."""
+    if not os.path.lexists(target):
+        os.rename(new, target)
+    elif not exchange(new, target):
+        # A kill in between leaves the old model beside it, where it is read.
         old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
         os.rename(target, old)
         try:
@@ -216,14 +227,12 @@ def _take_place(new: Path, target: Path) -> None:
         except BaseException:
             os.rename(old, target)
             raise
-    else:
-        os.rename(new, target)
-    for left in _old_models(target):
+    for left in _siblings(target, "old"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _old_models(target: Path) -> list[Path]:
-    """What savings of this folder have put aside."""
-    pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.old"
+def _siblings(target: Path, kind: str) -> list[Path]:
+    """What savings of this folder have left beside it."""
+    pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.{kind}"
     # Path.glob raises for a name that is too long.
     return list(target.parent.glob(pattern)) if os.path.isdir(target.parent) else []
