@@ -226,8 +226,8 @@ def adam(
     """
     moments = optax.scale_by_adam(b1=DECAY_1, b2=DECAY_2, eps=EPSILON)
 
-    # One vector of all parameters is a smaller program than an array for each, with the same numbers. `optax.flatten`
-    # does not take a network without parameters.
+    # One vector of all parameters is a smaller program than an array for each. `optax.flatten` does not take a network
+    # without parameters.
     def init(parameters: optax.Params) -> optax.OptState:
         return moments.init(ravel_pytree(parameters)[0])
 
