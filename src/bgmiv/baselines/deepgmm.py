@@ -53,7 +53,7 @@ class GameRows(NamedTuple):
 
 
 class GameState(NamedTuple):
-    """Both players g and f, rounds done, and what is recorded after every round.
+    """Both players g and f, g's learning rate, rounds done, and what is recorded after every round.
 
     `snapshots` stacks g's networks; `residuals` and `critics`, `(rounds, m)`, are y - g and f on the watched rows, zero
     on padding.
@@ -61,6 +61,7 @@ class GameState(NamedTuple):
 
     structural: Learner
     critic: Learner
+    learning_rate: Array
     round: Array
     snapshots: CovariateNet
     residuals: Array
@@ -144,14 +145,14 @@ class MomentGame:
     def init(self, g: CovariateNet, f: CovariateNet, watched: TrainingData) -> GameState:
         """Fresh optimisers and an empty record."""
         structural, critic = (Learner.begin(net, self.optimiser) for net in (g, f))
-        done = jnp.zeros((), jnp.int32)
+        rate, done = jnp.asarray(self.learning_rate, jnp.float32), jnp.zeros((), jnp.int32)
         snapshots = jax.tree.map(lambda leaf: jnp.zeros((self.rounds, *leaf.shape), leaf.dtype), g)
         empty = jnp.zeros((self.rounds, len(watched.rows.x)))
-        return GameState(structural, critic, done, snapshots, residuals=empty, critics=empty)
+        return GameState(structural, critic, rate, done, snapshots, residuals=empty, critics=empty)
 
     def step(self, state: GameState, data: GameRows, key: Array) -> tuple[GameState, dict[str, Array]]:
         """One round."""
-        rate = self.learning_rate * step_factor(self.schedule, state.round, self.rounds)
+        rate = state.learning_rate * step_factor(self.schedule, state.round, self.rounds)
 
         def body(i: Array, players: tuple[Learner, Learner]) -> tuple[Learner, Learner]:
             return self._update(*players, data.train, jax.random.fold_in(key, i), rate)
