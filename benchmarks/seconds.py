@@ -85,19 +85,17 @@ CARD = (
     "lwage ~ exper + expersq + black + smsa + south + [educ ~ nearc4]",
 )  # fmt: skip
 
-# Designs that need networks. Older versions take a key in the place of a seed.
+# Designs that need networks.
 FIT = """
-import inspect, sys, warnings
-from bgmiv.bgm.config import default_preset
+import sys, warnings
+from bgmiv import BGMIV
 from bgmiv.designs import make_design
 warnings.simplefilter("ignore")
-data, fit = make_design(sys.argv[1]).sample(1000, 0.5, 5000), default_preset().fit
-seed = 5000
-if "key" in inspect.signature(fit).parameters:
-    import jax
-    seed = jax.random.key(seed)
-fit(data, seed)
-"""
+data = make_design(sys.argv[1]).sample(1000, 0.5, 5000)
+covariates = {block.name: data.covariates[:, block.start : block.stop] for block in data.schema.blocks}
+model = BGMIV(random_state=5000, progress=False)
+model.fit(data.outcome, data.treatment, instruments=data.instruments, covariates=covariates, blocks=BLOCKS)
+""".replace("BLOCKS", '{"proxy": "vector"} if "proxy" in covariates else None')
 FITS = ("demand", "vector-proxy")
 
 
