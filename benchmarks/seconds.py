@@ -7,7 +7,8 @@
 - `python benchmarks/seconds.py start`: CPU-seconds of a fresh process, from its start to a written report, with an
   empty cache of compiled programs and again.
 - `python benchmarks/seconds.py networks NAME=SRC ...`: CPU-seconds of a fit with networks in a fresh process, from its
-  start, with an empty cache and again; of versions by the folders of their packages, in turn.
+  start, with an empty cache and again, and of a fit and an average effect with its interval; of versions by the folders
+  of their packages, in turn.
 - `python benchmarks/seconds.py show`: all figures.
 
 Rows are appended to `seconds.jsonl`; what is there is not run again. One thread: NPROC=1 OMP_NUM_THREADS=1.
@@ -24,6 +25,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -92,10 +94,15 @@ from bgmiv import BGMIV
 from bgmiv.designs import make_design
 warnings.simplefilter("ignore")
 data = make_design(sys.argv[1]).sample(1000, 0.5, 5000)
-covariates = {block.name: data.covariates[:, block.start : block.stop] for block in data.schema.blocks}
+covariates, blocks = data.covariates, None
+if covariates.shape[1] > 2:
+    covariates, blocks = {"time": covariates[:, 0], "proxy": covariates[:, 1:]}, {"proxy": "vector"}
 model = BGMIV(random_state=5000, progress=False)
-model.fit(data.outcome, data.treatment, instruments=data.instruments, covariates=covariates, blocks=BLOCKS)
-""".replace("BLOCKS", '{"proxy": "vector"} if "proxy" in covariates else None')
+model.fit(data.outcome, data.treatment, instruments=data.instruments, covariates=covariates, blocks=blocks)
+assert model.fitted_.uses_networks or sys.argv[1] != "demand"
+if sys.argv[2] == "interval":
+    model.ate_interval(t0=15.0, t1=20.0)
+"""
 FITS = ("demand", "vector-proxy")
 
 
@@ -182,12 +189,12 @@ def start() -> None:
 
 def networks(*versions: str) -> None:
     """Fits with networks, of each version twice."""
-    for design in FITS:
+    for design, asked in product(FITS, ("fit", "interval")):
         for _ in range(2):
             for version in versions:
                 name, source = version.split("=")
-                command = [sys.executable, "-c", FIT, design]
-                measured(f"{design} 1000, {name}", lambda _, command=command: command, source=source)
+                command = [sys.executable, "-c", FIT, design, asked]
+                measured(f"{design} 1000, {asked}, {name}", lambda _, command=command: command, source=source)
 
 
 def measured(
