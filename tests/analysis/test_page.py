@@ -19,7 +19,9 @@ from bgmiv.analysis.analysis import Analysis, AnalysisRequest, ColumnSummary, Cu
 from bgmiv.analysis.charts import axis_over, curve_axes, effect_axis, outside_support
 from bgmiv.analysis.page import compact_factors, payload, report_page, tables, write_report
 from bgmiv.diagnostics.checks import Diagnosis
+from bgmiv.diagnostics.verdict import judge
 from bgmiv.errors import ConfigError, DataError, StoreError
+from bgmiv.fitted import FitEvidence
 from bgmiv.intervals import Source
 
 
@@ -39,6 +41,13 @@ def test_the_sections_are_there(page: str, bare: Analysis) -> None:
     found = re.findall(r'<section id="([a-z-]+)"', shown)
     assert found == ["curve-section", "strength", "checks", "assumptions", "data", "again"]
     assert 'class="band' not in shown
+
+
+def test_it_says_on_how_many_rows_the_fit_was_checked(analysis: Analysis) -> None:
+    assert "Checked on 602 " in report_page(analysis)
+    unchecked = report_page(replace(analysis, verdict=judge(FitEvidence())))
+    assert "No rows were held out to check the fit." in unchecked
+    assert "Checked on" not in unchecked
 
 
 def test_it_says_what_was_found_and_how_far_to_trust_it(page: str) -> None:

@@ -374,6 +374,7 @@ def test_a_fit_outlives_what_fails_after_it(
     assert done.exit_code == (130 if step == "interrupt" else 1)
     assert words in done.stderr
     named = next(line for line in done.stderr.splitlines() if line.startswith("model: ")).removeprefix("model: ")
+    assert (named == str(tmp_path / "fit")) == out
     kept = library.load(named)
     effect = kept.ate({"season": [0.0], "region": ["north"]}, t0=0.0, t1=1.0)
     assert effect == pytest.approx(kept.fitted_.slope)

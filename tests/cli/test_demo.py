@@ -17,6 +17,8 @@ from bgmiv.cli.main import app
 from bgmiv.data import FixedAffine, RoleScaling
 from bgmiv.designs import make_design
 from bgmiv.designs.demand import demand
+from bgmiv.errors import DivergedError
+from bgmiv.estimators.base import IVEstimator
 
 
 def bgmiv(*arguments: object) -> Result:
@@ -65,6 +67,18 @@ def test_a_failed_fit_does_not_hide_the_others(
     page = (tmp_path / "report.html").read_text()
     assert len(page) < 600_000
     assert "2SLS" in page
+
+
+def test_without_any_fit_there_is_an_exit_code_and_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise DivergedError("joint training", 20)
+
+    monkeypatch.setattr(IVEstimator, "_fit", fail)
+    done = bgmiv("demo", "--n", 200, "--out", tmp_path)
+    assert done.exit_code == 1
+    assert done.output.count("failed: ") == 3
+    assert isinstance(done.exception, SystemExit)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_truth_is_the_average_over_the_rows() -> None:

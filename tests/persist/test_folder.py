@@ -98,6 +98,19 @@ def test_what_a_killed_save_has_left_is_removed(tmp_path: Path) -> None:
     assert set(tmp_path.iterdir()) == {tmp_path / "a[b]", new}, "a new one may be that of a running process"
 
 
+def test_what_others_have_put_there_meanwhile_is_kept(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+
+    def meanwhile(_: Path) -> None:
+        target.mkdir()
+        (target / "notes.txt").write_text("mine")
+
+    with pytest.raises(ModelFileError, match="is left as it is"):
+        write_model(target, "TSLS", 0, {"a": np.zeros(3)}, overwrite=True, check=meanwhile)
+    assert (target / "notes.txt").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_a_folder_is_read_whole_while_others_replace_it(tmp_path: Path) -> None:
     target, stop = tmp_path / "model", threading.Event()
     write(target, 0)

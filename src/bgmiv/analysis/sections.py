@@ -363,7 +363,9 @@ def _checks(analysis: Analysis) -> Markup:
     """The other checks, and the verdict from held-out rows."""
     verdict, held_out = analysis.verdict, None
     if verdict is not None:
-        text = f"Checked on {verdict.evidence.n_held_out:,} {analysis.units} by fits that had not seen them."
+        text = "No rows were held out to check the fit."
+        if n := verdict.evidence.n_held_out:
+            text = f"Checked on {n:,} {analysis.units} by fits that had not seen them."
         reasons = [element("li", reason) for reason in verdict.lines]
         held_out = filled("held-out", verdict=verdict, text=text, reasons=reasons)
     return filled("section-checks", cards=_cards(checks_of(analysis)[1]), held_out=held_out)

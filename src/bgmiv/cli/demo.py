@@ -81,6 +81,8 @@ def demo(
                 continue
             models[label] = model
             errors[label] = structural_error(predict(model.fitted_, grid.treatment, grid.covariates), grid)
+        if not models:
+            raise Exit(1)
         print_table(
             "Mean squared error of the demand curve",
             ("method", "error", "inside", "outside"),

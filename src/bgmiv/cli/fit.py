@@ -109,9 +109,11 @@ def fit(
         except (Exception, KeyboardInterrupt):
             # The fit took time and must not be lost.
             if not written:
-                spare = Path(tempfile.mkdtemp(prefix="bgmiv-")) / "fit"
-                model.save(spare, analysis=analysis)
-                written["model"] = spare
+                # Where the analysis failed, nothing has been tried with --out yet.
+                folder = out if analysis is None else None
+                folder = folder or Path(tempfile.mkdtemp(prefix="bgmiv-")) / "fit"
+                model.save(folder, analysis=analysis, overwrite=overwrite)
+                written["model"] = folder
             raise
         finally:
             for what, path in written.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -114,7 +115,7 @@ class Draw(NamedTuple):
     noise: np.ndarray  # E, which does not
 
 
-class AdditiveDesign(CheckedSettings):
+class AdditiveDesign(CheckedSettings, ABC):
     """A design with Y = g₀(X, V) + disturbance · (ρ U + √(1 − ρ²) E); its subclasses say how X, V and U are drawn."""
 
     @property
@@ -123,9 +124,9 @@ class AdditiveDesign(CheckedSettings):
         return {}
 
     @property
+    @abstractmethod
     def disturbance(self) -> float:
         """The standard deviation of the outcome around g₀."""
-        raise NotImplementedError
 
     @property
     def treatment_kind(self) -> str:
@@ -137,13 +138,13 @@ class AdditiveDesign(CheckedSettings):
         """What the outcome and the treatment are called."""
         return "outcome", "treatment"
 
+    @abstractmethod
     def draw(self, n: int, seed: int) -> Draw:
         """`n` rows without their outcome."""
-        raise NotImplementedError
 
+    @abstractmethod
     def structural(self, *args: Any, **kwargs: Any) -> np.ndarray:
         """g₀(x, v) at treatments and covariates, which are its arguments."""
-        raise NotImplementedError
 
     def observed(self, covariates: Columns, seed: int | None) -> Columns:
         """What the sample with that seed shows of the covariates; None is the grid."""

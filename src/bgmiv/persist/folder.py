@@ -93,6 +93,8 @@ def write_model(
             for name, content in {_ARRAYS: data, _JSON: text}.items():
                 write_new(new / name, content)
             check(new)
+            # Another process may have written there in the meantime.
+            check_free(target, overwrite=overwrite)
             _take_place(new, target)
         finally:
             shutil.rmtree(new, ignore_errors=True)
